@@ -34,6 +34,7 @@ from tokenmill.backends.weights.quantization.methods import METHODS
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/models.md"
 RESULTS = ROOT / "benchmarks/results/formats.json"
+MEASURED = ROOT / "benchmarks/results/precisions.json"
 DECODERS = ROOT / "benchmarks/results/decoders.json"
 GGUF_TYPES = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
@@ -142,6 +143,23 @@ Weights are dequantized on GPUs, on CPUs without native kernels, and with any `-
 `auto`.
 """
 
+PRECISIONS = """\
+## Precision of models in floating point
+
+On a CPU with native kernels, a float16 file keeps its matrices in float16. Products convert them in
+registers, and everything else is computed in float32, the KV cache included. Files in float32 and
+bfloat16 are computed in bfloat16 where the CPU can: float32 weights are rounded, and the log and
+`tokenmill model inspect` state the price. `--dtype float16` rounds such weights to float16 instead,
+in about the same memory. `--dtype float32` keeps all numbers, in twice the memory.
+
+`benchmarks/precisions.py` measures what each choice costs the default model, written in float32 and
+in float16 (`benchmarks/results/precisions.json`, {instruction_set}): the mean and the largest
+difference of the log-probabilities of {tokens} tokens of a novel from those of transformers in
+float32. It also measures speed. Decoding reads as many bytes with weights in float16 as in
+bfloat16. Prompts take longer on CPUs with instructions for bfloat16, which float16 cannot use.
+
+{table}"""
+
 COSTS = """\
 ## Quality of each format
 
@@ -173,6 +191,7 @@ Three facts limit the comparison of formats:
 def page() -> str:
     """The page, as the code is now."""
     parts = [INTRODUCTION, _architectures(), _bridge(), FORMATS, _formats()]
+    parts.append(_precisions(json.loads(MEASURED.read_text(encoding="utf-8"))))
     parts.append(_costs(json.loads(RESULTS.read_text(encoding="utf-8"))))
     return "\n".join(parts)
 
@@ -256,12 +275,27 @@ def _listed() -> Iterable[tuple[str, str, Sequence[WeightFormat]]]:
 
 def _computed(formats: Sequence[WeightFormat]) -> tuple[str, str]:
     if not formats:
-        return "as bfloat16 or float32", "as bfloat16, float16 or float32"
+        return "as below", "as bfloat16, float16 or float32"
     return "packed" if all(map(_is_kept, formats)) else "dequantized", "dequantized"
 
 
 def _is_kept(format: WeightFormat) -> bool:
     return layout_for(relaid_format(format)) is not None
+
+
+def _precisions(results: Mapping[str, Any]) -> str:
+    head = ("file", "`--dtype`", "mean difference", "largest difference")
+    figures = ("mean_difference", "largest_difference")
+    rows = [
+        (stored, f"`{name}`", *(f"{one[figure]:g}" for figure in figures))
+        for stored, choices in results["files"].items()
+        for name, one in choices.items()
+    ]
+    return PRECISIONS.format(
+        instruction_set=results["instruction_set"],
+        tokens=results["options"]["tokens"],
+        table=_table(head, rows),
+    )
 
 
 def _costs(results: Mapping[str, Any]) -> str:

@@ -61,8 +61,9 @@ class EngineConfig:
     )
     dtype: str = setting(
         "auto",
-        "precision of weights and computation: auto, float32, bfloat16 or float16 (only on GPUs); "
-        "auto keeps quantized weights quantized on CPUs with AVX2 or ARM's dot products",
+        "precision of weights and computation: auto, float32, bfloat16 or float16 (on CPUs: "
+        "weights in float16, computation in float32); auto keeps quantized weights quantized, and "
+        "float16 weights in float16, on CPUs with AVX2 or ARM's dot products",
         one_of=DTYPES,
     )
     quantization: str | None = setting(

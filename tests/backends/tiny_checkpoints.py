@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tests.backends.random_weights import random_checkpoint
@@ -34,6 +34,13 @@ def write_model(path: Path, config: ModelConfig, seed: int, *, swapped: bool = F
     (path / "config.json").write_text(json.dumps(fields))
     make_tokenizer(config.vocab_size, swapped=swapped).save(str(path / "tokenizer.json"))
     return path
+
+
+def in_type(model: Path, dtype: torch.dtype, scale: float = 1.0) -> Path:
+    """The model with its tensors in another type than config.json says."""
+    file = model / "model.safetensors"
+    save_file({k: (v * scale).to(dtype) for k, v in load_file(file).items()}, file)
+    return model
 
 
 def write_head(

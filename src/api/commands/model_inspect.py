@@ -61,6 +61,8 @@ def _print(report: Any) -> None:
     _print_ranks(report)
     print()
     _print_groups(report.groups)
+    print()
+    _print_dtypes(report.dtypes)
     for slot in ("attention", "linear"):
         _print_backend(slot, getattr(report, f"{slot}_backend"))
 
@@ -110,6 +112,26 @@ def _print_groups(groups: Iterable[Any]) -> None:
         size = size_text(one.num_bytes)
         table.add_row(one.group, str(one.num_tensors), one.format, one.kept_as, size)
     _print_table(table)
+
+
+def _print_dtypes(choices: Iterable[Any]) -> None:
+    right = ("WEIGHTS", "KV PER TOKEN", "DIFFERENCE")
+    table = _table("--dtype", "COMPUTED IN", *right, right=right)
+    refused = []
+    for one in choices:
+        if one.refusal is not None:
+            refused.append(f"--dtype {one.name}: {one.refusal}")
+            continue
+        price = "" if one.mean_difference is None else f"{one.mean_difference:g}"
+        sizes = (one.weight_bytes, one.kv_bytes_per_token)
+        table.add_row(one.name, one.computed_in, *map(size_text, sizes), price)
+    _print_table(table)
+    for line in refused:
+        print(line)
+    print(
+        "DIFFERENCE: of a token's log-probability from float32 on average, measured on a CPU with "
+        "the default model (docs/models.md)."
+    )
 
 
 def _table(*columns: str, right: Collection[str]) -> Any:

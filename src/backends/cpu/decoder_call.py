@@ -19,7 +19,7 @@ from ..models.decoder import Decoder
 from ..state.input_batch import InputBatch
 from ..state.kv_cache import KVCache
 from .decoder_description import DecoderDescription, is_native
-from .native.library import load_library
+from .native.library import Element, load_library
 from .native.structures import AttentionSpecStruct, DecoderModelStruct, DecoderStepStruct
 from .sampling import NativeSampling
 
@@ -87,7 +87,10 @@ class DecoderCall:
         self._load = decoder.expert_load
         experts = decoder.config.experts
         self._expert_tokens = (ctypes.c_int64 * (experts.num_experts if experts else 0))()
-        self._scratch = torch.empty(0, dtype=torch.bfloat16)
+        is_float32 = attentions[0].struct.element == Element.F32
+        self.dtype = torch.float32 if is_float32 else torch.bfloat16
+        """Type of hidden states."""
+        self._scratch = torch.empty(0, dtype=self.dtype)
         self._sampled = 0, 0
         """Address and number of the hidden states of the last call's sampled rows."""
         library = load_library()
@@ -111,11 +114,11 @@ class DecoderCall:
         return logits_rv if cap is None else logits_rv.div_(cap).tanh_().mul_(cap)
 
     def compute_layers(self, batch: InputBatch, hidden_te: torch.Tensor) -> None:
-        """Write the hidden states after the last layer to `hidden_te`, contiguous bfloat16 [t, e].
+        """Write the hidden states after the last layer to `hidden_te`, contiguous [t, e].
 
         It holds those before the first layer, unless the decoder has an embedding.
         """
-        assert hidden_te.is_contiguous() and hidden_te.dtype is torch.bfloat16
+        assert hidden_te.is_contiguous() and hidden_te.dtype is self.dtype
         self._compute(batch, hidden_te, None)
 
     def _compute(
@@ -169,7 +172,7 @@ class DecoderCall:
         self._sampled = sampled, num_sampled
 
     def hidden_states(self) -> torch.Tensor:
-        """Hidden states after the last norm of the rows of the last `logits`, bfloat16 [r, e].
+        """Hidden states after the last norm of the rows of the last `logits`, [r, e].
 
         The next call overwrites them.
         """
@@ -178,12 +181,12 @@ class DecoderCall:
         return self._scratch[begin : begin + num_rows * size].view(num_rows, size)
 
     def _take_scratch(self, sizes: Sequence[int]) -> list[int]:
-        """Addresses of bfloat16 buffers of these sizes. The next call gets the same memory."""
+        """Addresses of buffers of these sizes. The next call gets the same memory."""
         ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
         if ends[-1] > self._scratch.shape[0]:
-            self._scratch = torch.empty(ends[-1], dtype=torch.bfloat16)
+            self._scratch = torch.empty(ends[-1], dtype=self.dtype)
         first = self._scratch.data_ptr()
-        return [first + 2 * start for start in (0, *ends[:-1])]
+        return [first + self.dtype.itemsize * start for start in (0, *ends[:-1])]
 
     def start_timing(self) -> None:
         """Measure the time of each phase from now on.

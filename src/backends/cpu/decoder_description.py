@@ -178,7 +178,8 @@ class DecoderDescription:
     def _describe_experts(self, experts: Experts, struct: DecoderLayerStruct) -> None:
         router = experts.router
         assert isinstance(router, Linear)
-        struct.router = self._pointer(pack_linear(router.weight, arena=self._arena))
+        weight = router.weight
+        struct.router = self._pointer(pack_linear(weight, dtype=weight.dtype, arena=self._arena))
         if router.bias is not None:
             struct.router_bias = self._floats(router.bias)
         struct.experts = (ExpertStruct * experts.config.num_experts)()
@@ -241,7 +242,7 @@ def _product_of(gate_up: Projection) -> Projection:
 
 
 def _is_packable(router: Projection) -> bool:
-    return isinstance(router, Linear) and router.weight.dtype is torch.bfloat16
+    return isinstance(router, Linear) and router.weight.dtype in (torch.bfloat16, torch.float32)
 
 
 def _experts_spec(decoder: Decoder) -> ExpertsSpecStruct:

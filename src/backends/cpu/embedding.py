@@ -24,13 +24,10 @@ class NativeEmbedding:
 
     packed: PackedLinear
     """One matrix [v, e]."""
+    dtype: torch.dtype
 
     def __call__(self, token_ids_t: torch.Tensor) -> torch.Tensor:
-        return self.packed.look_up(token_ids_t.long().contiguous())
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.bfloat16
+        return self.packed.look_up(token_ids_t.long().contiguous(), self.dtype)
 
     @property
     def device(self) -> torch.device:
@@ -45,7 +42,7 @@ class NativeEmbedding:
         return self.packed.num_bytes
 
     def shared(self, share: Callable[[torch.Tensor], torch.Tensor]) -> NativeEmbedding:
-        return NativeEmbedding(self.packed.moved(share))
+        return NativeEmbedding(self.packed.moved(share), self.dtype)
 
 
 def describe_embedding(embedding: Embedding) -> EmbeddingStruct | None:
@@ -53,6 +50,6 @@ def describe_embedding(embedding: Embedding) -> EmbeddingStruct | None:
     read them."""
     if isinstance(embedding, NativeEmbedding):
         return EmbeddingStruct(packed=ctypes.pointer(embedding.packed.struct))
-    if isinstance(embedding, EmbeddingTable) and embedding.dtype is torch.bfloat16:
+    if isinstance(embedding, EmbeddingTable) and embedding.dtype in (torch.bfloat16, torch.float32):
         return EmbeddingStruct(table=embedding.weight_ve.data_ptr())
     return None

@@ -36,11 +36,13 @@ _SOURCES: Mapping[GGMLQuantizationType, tuple[Source, Layout]] = MappingProxyTyp
         GGMLQuantizationType.Q4_K: (Source.Q4_K, Layout.SUPER4),
         GGMLQuantizationType.Q5_K: (Source.Q5_K, Layout.SUPER5),
         GGMLQuantizationType.Q6_K: (Source.Q6_K, Layout.SIX),
+        GGMLQuantizationType.F16: (Source.F16, Layout.F16),
     }
 )
 """GGUF types that are packed without loss, each with its layout."""
 
 _ELEMENTS = {torch.float32: Element.F32, torch.bfloat16: Element.BF16}
+_FLOAT_INPUTS = (Layout.F32, Layout.F16)
 
 
 class WeightArena:
@@ -122,8 +124,9 @@ def layout_for(format: WeightFormat) -> Layout | None:
 
 def packed_bytes(format: WeightFormat | torch.dtype, num_rows: int, num_inputs: int) -> int:
     """The memory for a matrix of a format that has a layout, or in floating point, which is packed
-    as bfloat16; padding included."""
-    layout = Layout.BF16 if isinstance(format, torch.dtype) else layout_for(format)
+    in its type; padding included."""
+    own = Layout.F32 if format is torch.float32 else Layout.BF16
+    layout = own if isinstance(format, torch.dtype) else layout_for(format)
     struct = PackedLinearStruct(n=num_rows, k=num_inputs, layout=layout)
     return int(load_library().packed_bytes(struct))
 
@@ -169,7 +172,7 @@ def pack_weights(
     inputs: InputPrecision = InputPrecision.INT8,
     arena: WeightArena | None = None,
 ) -> PackedLinear:
-    """Pack quantized weights without loss.
+    """Pack quantized weights, or weights in float16, without loss.
 
     If `up` is given, with the same format and shape, `weights` is the gate. Inputs in int8 have a
     scale for each 32 of a row; a block of 32 with an outlier is the sum of two int8 blocks. Raises
@@ -229,8 +232,8 @@ def linear(
     """Multiply x [rows, in] by the weights and add the bias: [rows, out_features].
 
     The result has x's dtype, or goes to `out` (bfloat16 or float32) if that is given. With `add` it
-    is added to the values in `out`. x is bfloat16, or float32 for float32 weights. Sums are
-    float32. Raises ConfigError for shapes or dtypes that do not fit.
+    is added to the values in `out`. x is bfloat16, or float32 for weights in float32 or float16.
+    Sums are float32. Raises ConfigError for shapes or dtypes that do not fit.
     """
     if out is None:
         if add:
@@ -251,7 +254,7 @@ def make_linear_call(
     It holds only addresses: keep the tensors alive. Raises ConfigError for shapes, strides or
     dtypes that do not fit.
     """
-    wanted = torch.float32 if packed.layout is Layout.F32 else torch.bfloat16
+    wanted = torch.float32 if packed.layout in _FLOAT_INPUTS else torch.bfloat16
     if x.dtype is not wanted or x.ndim != 2 or x.shape[1] != packed.in_features:
         raise ConfigError(
             f"inputs must be {wanted} [rows, {packed.in_features}], not {x.dtype} {tuple(x.shape)}"

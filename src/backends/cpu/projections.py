@@ -14,6 +14,7 @@ from ..linear.base import ACTIVATIONS, LinearSpec, Projection
 from ..linear.torch import GateUp
 from ..machine.compiling import BuildError
 from ..machine.device import has_bfloat16
+from ..weights.formats.gguf_blocks import FLOAT16
 from ..weights.formats.relaying import relaid_format, relay
 from ..weights.packed import PackedWeights, WeightFormat, Weights, stack
 from .embedding import NativeEmbedding
@@ -63,8 +64,9 @@ class NativeLinear:
 
 
 class CPULinear:
-    """Native products in bfloat16. Packs weights in floating point as bfloat16, and keeps packed
-    weights of the formats that the kernels read. See LinearBackend."""
+    """Native products in bfloat16, which keep packed weights of the formats that the kernels read,
+    and in float32 with weights in float16. Other weights are packed in the type of the inputs. See
+    LinearBackend."""
 
     name = "cpu"
     inputs = InputPrecision.INT8
@@ -72,12 +74,13 @@ class CPULinear:
 
     def __init__(self, spec: LinearSpec) -> None:
         self._library = load_library()
+        self._dtype = spec.dtype
         self._arena = WeightArena()
 
     @classmethod
     def build(cls, spec: LinearSpec, progress: Progress) -> None:
         """Build the native library. Raises BuildError if that fails."""
-        if spec.device.type == "cpu" and spec.dtype is torch.bfloat16:
+        if spec.device.type == "cpu" and _has_kernels(spec):
             load_library(progress)
 
     @classmethod
@@ -85,7 +88,7 @@ class CPULinear:
         """See LinearBackend."""
         if spec.device.type != "cpu":
             return [f"its kernels run on CPUs, not on {spec.device.type}"]
-        if spec.dtype is not torch.bfloat16:
+        if not _has_kernels(spec):
             dtype = str(spec.dtype).removeprefix("torch.")
             return [f"it computes in bfloat16, not in {dtype}, which torch computes exactly"]
         try:
@@ -95,7 +98,8 @@ class CPULinear:
         # Portable kernels use no bfloat16 instructions. On a CPU with such instructions, torch uses
         # them and is faster. On other CPUs torch emulates them, and is two to four times slower
         # than these kernels.
-        if not library.suits_this_cpu and has_bfloat16(spec.device):
+        is_slow = has_bfloat16(spec.device) or spec.dtype is torch.float32
+        if not library.suits_this_cpu and is_slow:
             return [
                 "this CPU has only portable native kernels, which are slower than torch "
                 "(TOKENMILL_CPU_ISA=portable forces them)"
@@ -106,7 +110,9 @@ class CPULinear:
     def keeps(cls, spec: LinearSpec, format: WeightFormat) -> bool:
         """See LinearBackend. Portable kernels keep none by default: torch in float32, with
         dequantized weights, is two times as fast for eight tokens, and eight times for a prompt."""
-        return layout_for(relaid_format(format)) is not None and load_library().suits_this_cpu
+        has_layout = layout_for(relaid_format(format)) is not None
+        has_kernels = (format == FLOAT16) is (spec.dtype is torch.float32)
+        return has_layout and has_kernels and load_library().suits_this_cpu
 
     @classmethod
     def packed_bytes(
@@ -122,24 +128,24 @@ class CPULinear:
 
     def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Projection:
         """See LinearBackend."""
-        relaid = [_relaid(one) for one in segments]
+        relaid = [self._relaid(one) for one in segments]
         packed = [self._pack(_stacked(alike)) for alike in _by_format(relaid)]
-        return self._make(join(packed), bias, torch.bfloat16)
+        return self._make(join(packed), bias, self._dtype)
 
     def gate_up(
         self, gate: Weights, up: Weights, bias: torch.Tensor | None, activation: str
     ) -> Projection:
         """See LinearBackend."""
-        gate, up = _relaid(gate), _relaid(up)
+        gate, up = self._relaid(gate), self._relaid(up)
         native = _ACTIVATIONS.get(activation)
         if native is None or _format_of(gate) != _format_of(up):
             return GateUp(self.linear([gate, up], bias), ACTIVATIONS[activation])
-        return self._make(self._pack(gate, up, native), bias, torch.bfloat16)
+        return self._make(self._pack(gate, up, native), bias, self._dtype)
 
     def head(self, weights: Weights) -> NativeLinear:
         """See LinearBackend. A head does not round its inputs to one int8: this would change logits
         directly, and caused a quarter of the KL divergence that rounding all inputs causes."""
-        relaid = _relaid(weights)
+        relaid = self._relaid(weights)
         packed = self._pack(relaid, inputs=self._head_inputs(relaid))
         return self._make(packed, None, torch.float32)
 
@@ -147,16 +153,23 @@ class CPULinear:
         """See LinearBackend. Packed weights get an arena of their own, because ranks move them to
         memory that they share."""
         if isinstance(weights, NativeLinear):
-            return NativeEmbedding(weights.packed)
-        relaid = _relaid(weights)
+            return NativeEmbedding(weights.packed, self._dtype)
+        relaid = self._relaid(weights)
         if isinstance(relaid, PackedWeights):
-            return NativeEmbedding(pack_weights(relaid))
-        return NativeEmbedding(pack_linear(relaid))
+            return NativeEmbedding(pack_weights(relaid), self._dtype)
+        return NativeEmbedding(pack_linear(relaid, dtype=self._dtype), self._dtype)
 
     def _head_inputs(self, weights: Weights) -> InputPrecision:
         """The faster one of the two precisions that are exact enough for logits."""
         is_slow = self._library.instruction_set not in _BYTE_SETS and _has_bytes(weights)
         return InputPrecision.FLOAT if is_slow else InputPrecision.TWO_INT8
+
+    def _relaid(self, weights: Weights) -> Weights:
+        """Return weights in a format of the kernels, or as a tensor if none holds their numbers."""
+        if isinstance(weights, torch.Tensor):
+            return weights
+        relaid = relay(weights)
+        return weights.dequantize().to(self._dtype) if relaid is None else relaid
 
     def _make(
         self, packed: PackedLinear, bias: torch.Tensor | None, out_dtype: torch.dtype
@@ -186,7 +199,9 @@ class CPULinear:
                 inputs=self.inputs if inputs is None else inputs,
             )
         assert up is None or isinstance(up, torch.Tensor)
-        return pack_linear(weights, up=up, activation=activation, arena=self._arena)
+        return pack_linear(
+            weights, up=up, activation=activation, dtype=self._dtype, arena=self._arena
+        )
 
 
 class ExactCPULinear(CPULinear):
@@ -198,12 +213,10 @@ class ExactCPULinear(CPULinear):
         return InputPrecision.FLOAT
 
 
-def _relaid(weights: Weights) -> Weights:
-    """Return weights in a format of the kernels, or in bfloat16 if none holds their numbers."""
-    if isinstance(weights, torch.Tensor):
-        return weights
-    relaid = relay(weights)
-    return weights.dequantize().to(torch.bfloat16) if relaid is None else relaid
+def _has_kernels(spec: LinearSpec) -> bool:
+    """Whether products of this type are native: in float32 only those with weights in float16."""
+    is_half = spec.dtype is torch.float32 and spec.format == FLOAT16
+    return spec.dtype is torch.bfloat16 or is_half
 
 
 def _has_bytes(weights: Weights) -> bool:

@@ -43,5 +43,5 @@ class StageCall:
         of the step before may still be on their way to the next stage."""
         shape = len(batch.token_ids_t), self._config.hidden_size
         if self._config.has_embedding:
-            return torch.empty(shape, dtype=torch.bfloat16)
-        return self._neighbours.receive(*shape, torch.bfloat16)
+            return torch.empty(shape, dtype=self._call.dtype)
+        return self._neighbours.receive(*shape, self._call.dtype)

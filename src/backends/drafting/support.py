@@ -19,7 +19,7 @@ from ...core.errors import ConfigError
 from ...core.interfaces import Progress, Tokenizer
 from ...core.log import get_logger
 from ..models.draft_head_files import DraftHeadFiles, is_draft_head
-from ..models.opening import open_as_stored
+from ..models.opening import in_float16, open_as_stored
 from ..running.model_parts import Backends, choose_spec, linear_spec, load_parts
 from ..text.load import load_tokenizer
 from ..weights.checkpoint import Checkpoint
@@ -140,7 +140,8 @@ class DraftSupport:
 
     def _load_model(self, path: Path) -> LoadedDraftModel:
         backends = self._backends
-        checkpoint, impl = open_as_stored(path, backends.models, backends.methods)
+        stored, impl = open_as_stored(path, backends.models, backends.methods)
+        checkpoint = in_float16(stored, impl, self._config)
         self._check_vocabulary(checkpoint)
         called = f"the draft model {checkpoint.name}"
         spec = choose_spec(checkpoint, self._config, backends, self._progress, called)

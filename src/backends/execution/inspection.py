@@ -19,6 +19,7 @@ from ..running.model_parts import Backends, choose_spec, keeping_of, layer_specs
 from ..weights.checkpoint import Checkpoint
 from ..weights.config.kv_groups import group_layers
 from ..weights.packed import StoredTensor, WeightFormat
+from .dtype_choices import DtypeChoice, dtype_choices
 from .in_process import build_cpu_library, check_settings
 from .rank_memory import (
     RankMemory,
@@ -106,6 +107,8 @@ class ModelReport:
     """The same, in a step of `step_tokens`."""
     attention_backend: ChosenBackend
     linear_backend: ChosenBackend
+    dtypes: tuple[DtypeChoice, ...]
+    """What each value of --dtype would cost."""
     refusal: str | None
     """Why the engine would not start with this model for lack of memory."""
 
@@ -125,7 +128,7 @@ def inspect_model(
     build_cpu_library(config, progress)
     check_settings(checkpoint, config)
     spec = choose_spec(checkpoint, config, backends, progress)
-    keeping = keeping_of(config, backends, spec, impl)
+    keeping = keeping_of(config, backends, spec, impl, checkpoint)
     model = checkpoint.config.for_context(config.max_model_len)
     parts = divide_among_ranks(checkpoint, impl, config)
     ranks = estimate_ranks(parts, config, spec, keeping)
@@ -170,7 +173,8 @@ def inspect_model(
             parts, step_tokens, spec.dtype, min(step_tokens, config.max_num_seqs)
         ),
         attention_backend=_chosen(backends.attention, tuple(layer_specs(spec, model))),
-        linear_backend=_chosen(backends.linear, linear_spec(spec)),
+        linear_backend=_chosen(backends.linear, linear_spec(spec, checkpoint)),
+        dtypes=dtype_choices(checkpoint, config, backends, impl),
         refusal=_refusal(parts, config, spec, keeping, available),
     )
 

@@ -130,7 +130,8 @@ def refuse_model(
         return
     build_cpu_library(config, progress)
     spec = choose_spec(checkpoint, config, backends, progress)
-    refuse_ranks_too_large(parts, config, spec, keeping_of(config, backends, spec, impl))
+    keeping = keeping_of(config, backends, spec, impl, checkpoint)
+    refuse_ranks_too_large(parts, config, spec, keeping)
 
 
 def sent_bytes(

@@ -31,6 +31,9 @@ class LinearSpec:
     dtype: torch.dtype
     """Type of inputs and results, and of weights in floating point."""
     device: torch.device
+    format: WeightFormat | None = None
+    """The format of the model's matrices, if they are packed. A backend may serve a type only for
+    some formats."""
 
 
 class Projection(Protocol):

@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import Progress, no_progress
 from ...core.log import get_logger
 from ..choosing.auto import Plugins, choose
+from ..machine.device import choose_device
 from ..weights.checkpoint import Checkpoint
+from ..weights.checkpoint_decorator import stored_dtype
 from ..weights.expected_quantization import check_quantization
 from ..weights.files.model_path import find_model
-from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
+from ..weights.formats.quantizing import QUANTIZE_ON_LOAD, ROUND_TO_FLOAT16
 from ..weights.gguf.parts import read_gguf_model
 from ..weights.huggingface.checkpoint import read_config
 from ..weights.quantization.methods import METHODS, ReadMethod
@@ -46,7 +50,7 @@ def open_model(
     checkpoint, impl = open_as_stored(path, model_impl, methods)
     check_quantization(config.quantization, checkpoint, methods)
     if config.quantize_on_load is None:
-        return checkpoint, impl
+        return in_float16(checkpoint, impl, config), impl
     if config.quantize_on_load not in QUANTIZE_ON_LOAD:
         raise ConfigError(
             f"--quantize-on-load must be one of {', '.join(QUANTIZE_ON_LOAD)}, "
@@ -67,6 +71,20 @@ def open_model(
             reason=f"no matrix of {checkpoint.path} has floating-point weights of a fitting shape",
         )
     return quantized, impl
+
+
+def in_float16(checkpoint: Checkpoint, impl: ModelImpl, config: EngineConfig) -> Checkpoint:
+    """The checkpoint, with matrices in float16 for products in float32 if the options ask for it.
+
+    GPUs compute in float16. On a CPU, --dtype auto keeps what is stored in float16, and --dtype
+    float16 rounds all matrices.
+    """
+    is_possible = keeps_packed(impl) and choose_device(config.device).type == "cpu"
+    if is_possible and config.dtype == "float16":
+        return QuantizedOnLoad(checkpoint, ROUND_TO_FLOAT16)
+    if is_possible and config.dtype == "auto" and stored_dtype(checkpoint) is torch.float16:
+        return QuantizedOnLoad(checkpoint, ROUND_TO_FLOAT16, only=torch.float16)
+    return checkpoint
 
 
 def open_as_stored(

@@ -20,11 +20,12 @@ from ..models.base import LoadOptions, Model, ModelImpl, keeps_packed
 from ..state import kv_cache
 from ..state.kv_cache import KVCache
 from ..weights.checkpoint import Checkpoint
+from ..weights.checkpoint_decorator import stored_dtype
 from ..weights.config.kv_groups import KVGroups, one_group
 from ..weights.config.model_config import ModelConfig
 from ..weights.quantization.methods import METHODS, ReadMethod
 from .memory_need import Keeping, refuse_too_large
-from .precision import choose_dtype, choose_kv_cache_dtype
+from .precision import choose_dtype, choose_kv_cache_dtype, keeps_float16, log_rounding
 from .runner import StepModel
 from .stage_runner import StageModel
 
@@ -116,9 +117,9 @@ def choose_spec(
     _refuse(
         f"linear backend {backends.linear.name!r}",
         called,
-        reasons_against_linear(backends.linear, linear_spec(spec), progress),
+        reasons_against_linear(backends.linear, linear_spec(spec, checkpoint), progress),
     )
-    _refuse_no_effect(checkpoint, config, backends.linear, linear_spec(spec))
+    _refuse_no_effect(checkpoint, config, backends.linear, linear_spec(spec, checkpoint))
     return spec
 
 
@@ -141,20 +142,27 @@ def layer_specs(spec: AttentionSpec, model: ModelConfig) -> list[AttentionSpec]:
     return [replace(spec, sliding_window=kind.sliding_window) for kind in model.layer_kinds]
 
 
-def linear_spec(spec: AttentionSpec) -> LinearSpec:
-    """The specification of the products that go with an attention."""
-    return LinearSpec(dtype=spec.dtype, device=spec.device)
+def linear_spec(spec: AttentionSpec, checkpoint: Checkpoint | None = None) -> LinearSpec:
+    """The specification of the products that go with an attention. None: of no packed weights."""
+    published = None if checkpoint is None else checkpoint.dtype
+    format = None if isinstance(published, torch.dtype) else published
+    return LinearSpec(dtype=spec.dtype, device=spec.device, format=format)
 
 
 def keeping_of(
-    config: EngineConfig, backends: Backends, spec: AttentionSpec, impl: ModelImpl
+    config: EngineConfig,
+    backends: Backends,
+    spec: AttentionSpec,
+    impl: ModelImpl,
+    checkpoint: Checkpoint | None = None,
 ) -> Keeping:
-    """The form in which the weights will be kept. `impl` runs the model."""
+    """The form in which the weights will be kept. `impl` runs the model; `checkpoint`: as in
+    `linear_spec`."""
     is_packable = keeps_packed(impl)
     return Keeping(
         linear=backends.linear,
-        spec=linear_spec(spec),
-        keeps_packed=is_packable and config.dtype == "auto",
+        spec=linear_spec(spec, checkpoint),
+        keeps_packed=is_packable and config.dtype in ("auto", "float16"),
         is_packable=is_packable,
     )
 
@@ -192,11 +200,14 @@ def load_parts(
     groups = groups or one_group(checkpoint.config)
     model = checkpoint.config
     block_bytes = kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype, groups)
-    keeping = keeping_of(config, backends, spec, impl)
+    keeping = keeping_of(config, backends, spec, impl, checkpoint)
     refuse_too_large([checkpoint], config, keeping, block_bytes * len(groups.windows))
-    linear = backends.linear(linear_spec(spec))
+    products = linear_spec(spec, checkpoint)
+    linear = backends.linear(products)
+    is_possible = keeping.is_packable and keeps_float16(spec.device, backends.linear)
+    log_rounding(stored_dtype(checkpoint), products, is_possible)
     options = LoadOptions(
-        products=linear_spec(spec),
+        products=products,
         linear=linear,
         keeps_packed=keeping.keeps_packed,
         max_model_len=config.max_model_len,

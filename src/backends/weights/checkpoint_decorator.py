@@ -12,6 +12,20 @@ from .config.model_config import ModelConfig
 from .packed import StoredTensor, WeightFormat, Weights
 
 
+def as_stored(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint that decorators change: it describes the files."""
+    while isinstance(checkpoint, CheckpointDecorator):
+        checkpoint = checkpoint.inner
+    return checkpoint
+
+
+def stored_dtype(checkpoint: Checkpoint) -> torch.dtype | WeightFormat:
+    """The type of the first projection in the files, which config.json may state wrongly."""
+    stored = as_stored(checkpoint)
+    names = [name for name in stored.tensor_names() if name.endswith("_proj.weight")]
+    return stored.stored(min(names)).format if names else stored.dtype
+
+
 class CheckpointDecorator:
     """Answers as another checkpoint does; see Checkpoint. Subclasses change some of the methods.
 
@@ -21,6 +35,11 @@ class CheckpointDecorator:
 
     def __init__(self, inner: Checkpoint) -> None:
         self._inner = inner
+
+    @property
+    def inner(self) -> Checkpoint:
+        """The checkpoint that is changed."""
+        return self._inner
 
     @property
     def path(self) -> Path:

@@ -1,4 +1,4 @@
-"""A checkpoint whose matrices are quantized while they are read (--quantize-on-load)."""
+"""A checkpoint whose matrices are quantized or kept in float16 while they are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...core.errors import ConfigError
 from .checkpoint import Checkpoint
 from .checkpoint_decorator import CheckpointDecorator
 from .formats.gguf_blocks import GGUFBlocks
-from .formats.quantizing import kind_on_load, quantize
+from .formats.quantizing import ROUND_TO_FLOAT16, kind_on_load, quantize
 from .packed import StoredTensor, WeightFormat, Weights
 from .quantized_cache.file import Matrices
 from .quantized_cache.matrices import CachedMatrices
@@ -29,11 +29,19 @@ class QuantizedOnLoad(CheckpointDecorator):
     """Quantizes the matrices of another checkpoint.
 
     Embeddings, norms, biases and routers of experts stay as they are, because only products gain by
-    fewer bits. So a model with tied embeddings gets a head of its own.
+    fewer bits. So a model with tied embeddings gets a head of its own. Only in float16, embeddings
+    are kept like heads.
     """
 
-    def __init__(self, inner: Checkpoint, name: str, cache_limit: int | None = 0) -> None:
-        """`name`: a key of QUANTIZE_ON_LOAD.
+    def __init__(
+        self,
+        inner: Checkpoint,
+        name: str,
+        cache_limit: int | None = 0,
+        only: torch.dtype | None = None,
+    ) -> None:
+        """`name`: a key of QUANTIZE_ON_LOAD, or ROUND_TO_FLOAT16. `only`: the type of the matrices
+        that are quantized; None: all.
 
         `cache_limit`: bytes of the cache of quantized models; 0: no cache; None: chosen by the
         free disk.
@@ -41,9 +49,13 @@ class QuantizedOnLoad(CheckpointDecorator):
         super().__init__(inner)
         self._name = name
         self._cache_limit = cache_limit
+        self._only = only
+        self._rounds = name == ROUND_TO_FLOAT16
         self._names = tuple(inner.tensor_names())
         is_tied = inner.config.has_head and inner.config.tie_word_embeddings
-        is_tied = is_tied and _EMBEDDING in self._names and _HEAD not in self._names
+        is_tied = (
+            is_tied and not self._rounds and _EMBEDDING in self._names and _HEAD not in self._names
+        )
         self._head = _EMBEDDING if is_tied else _HEAD
         """The inner checkpoint's name of the head."""
         if is_tied and self._format(_HEAD) is not None:
@@ -126,7 +138,7 @@ class QuantizedOnLoad(CheckpointDecorator):
 
     def _format(self, name: str) -> GGUFBlocks | None:
         """The format of a matrix that is quantized; None for other tensors."""
-        is_head, is_all = name == _HEAD, _ALL_EXPERTS.fullmatch(name) is not None
+        is_head, is_all = self._is_end(name), _ALL_EXPERTS.fullmatch(name) is not None
         if not (is_head or is_all or _MATRIX.fullmatch(name)):
             return None
         stored = self._inner.stored(self._source(name))
@@ -135,9 +147,15 @@ class QuantizedOnLoad(CheckpointDecorator):
             return None
         if stored.num_elements == 0:  # the loader refuses its shape
             return None
+        if self._only not in (None, stored.format):
+            return None
         num_inputs = _num_inputs(name, stored)
-        kind = kind_on_load(_HEAD_KIND if is_head else self._name, num_inputs)
+        is_finer = is_head and not self._rounds
+        kind = kind_on_load(_HEAD_KIND if is_finer else self._name, num_inputs)
         return None if kind is None else GGUFBlocks(kind)
+
+    def _is_end(self, name: str) -> bool:
+        return name == _HEAD or (self._rounds and name == _EMBEDDING)
 
     def _source(self, name: str) -> str:
         """The inner checkpoint's name of a tensor."""

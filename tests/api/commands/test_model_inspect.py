@@ -17,6 +17,7 @@ from tokenmill.api.cli import main
 from tokenmill.backends.machine import places
 from tokenmill.backends.machine.threads import ThreadShare
 from tokenmill.backends.running import memory_need
+from tokenmill.backends.running.precision import PRICES
 from tokenmill.backends.weights.files.safetensors_files import SafetensorsFiles
 from tokenmill.backends.weights.gguf.checkpoint import GGUFCheckpoint
 
@@ -76,6 +77,27 @@ def test_tensors_are_grouped_by_format(gguf: Path, capsys: pytest.CaptureFixture
     assert groups["attention"]["format"] == "Q8_0" and groups["norms"]["format"] == "float32"
     assert groups["attention"]["kept_as"] == "float32"  # --dtype float32 dequantizes
     assert sum(one["num_bytes"] for one in report["groups"]) == report["file_bytes"]
+
+
+def test_each_choice_of_precision_has_its_memory_and_its_price(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("float32", "bfloat16"):
+        report = inspect(capsys, str(directory), "--dtype", name)
+        choices = {one["name"]: one for one in report["dtypes"]}
+        assert list(choices) == ["float32", "bfloat16", "float16"]
+        for size in ("weight_bytes", "kv_bytes_per_token"):
+            assert choices[name][size] == report[size]
+        assert choices[name]["computed_in"] == report["dtype"]
+        assert choices[name]["mean_difference"] == PRICES[name]
+    float16 = choices["float16"]
+    if float16["refusal"] is None:  # with native kernels
+        smaller, larger = choices["bfloat16"]["weight_bytes"], choices["float32"]["weight_bytes"]
+        assert smaller < float16["weight_bytes"] < larger
+        assert (float16["computed_in"], float16["mean_difference"]) == ("float32", 0.0013)
+    assert main(["model", "inspect", str(directory), "--device", "cpu"]) == 0
+    printed = capsys.readouterr().out
+    assert "0.022" in printed and "measured on a CPU with the default model" in printed
 
 
 def test_backends_come_with_the_reasons_against_others(

@@ -32,9 +32,13 @@ from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.state.request_state import RequestState
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
+from tokenmill.backends.weights.checkpoint_decorator import CheckpointDecorator
 from tokenmill.backends.weights.config.kv_groups import group_layers
 from tokenmill.backends.weights.config.model_config import ExpertsConfig, LayerKind, ModelConfig
 from tokenmill.backends.weights.config.rope_config import RopeConfig
+from tokenmill.backends.weights.formats.gguf_blocks import FLOAT16
+from tokenmill.backends.weights.formats.quantizing import ROUND_TO_FLOAT16
+from tokenmill.backends.weights.quantized_on_load import QuantizedOnLoad
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import Grant, RequestStart
 from tokenmill.core.processes.shared_memory import unnamed_file
@@ -129,18 +133,39 @@ def load(checkpoint: Checkpoint, library: Library) -> Decoder:
     )
 
 
+class RoundedToFloat16(CheckpointDecorator):
+    """A checkpoint with numbers that float16 can hold."""
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return super().tensor(name).half().float()
+
+    def matrix(self, name: str) -> torch.Tensor:
+        return self.tensor(name)
+
+    def looked_up(self, name: str) -> torch.Tensor:
+        return self.tensor(name)
+
+
+def load_in_float16(checkpoint: Checkpoint) -> Decoder:
+    """Weights in float16, all else in float32."""
+    linear = CPULinear(LinearSpec(dtype=torch.float32, device=CPU, format=FLOAT16))
+    return load_decoder(
+        checkpoint, dtype=torch.float32, device=CPU, progress=no_progress, linear=linear
+    )
+
+
 def reference(checkpoint: Checkpoint) -> Decoder:
     return load_decoder(checkpoint, dtype=torch.float32, device=CPU, progress=no_progress)
 
 
-def specs_of(config: ModelConfig) -> list[AttentionSpec]:
+def specs_of(config: ModelConfig, dtype: torch.dtype = torch.bfloat16) -> list[AttentionSpec]:
     """The specification of every layer's attention."""
     spec = AttentionSpec(
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_size=config.head_size,
         block_size=BLOCK_SIZE,
-        dtype=torch.bfloat16,
+        dtype=dtype,
         device=CPU,
         scale=config.attention_scale,
         logits_soft_cap=config.attention_soft_cap,
@@ -149,23 +174,25 @@ def specs_of(config: ModelConfig) -> list[AttentionSpec]:
     return [replace(spec, sliding_window=kind.sliding_window) for kind in config.layer_kinds]
 
 
-def attention_of(backend: type[Any], decoder: Decoder) -> Any:
+def attention_of(backend: type[Any], decoder: Decoder, dtype: torch.dtype = torch.bfloat16) -> Any:
     groups = group_layers(decoder.config, None)
     assert len(groups.windows) <= NUM_GROUPS
-    attention = make_attention(backend, specs_of(decoder.config), groups.group_of_layer)
+    attention = make_attention(backend, specs_of(decoder.config, dtype), groups.group_of_layer)
     if decoder.sinks:
         attention.use_sinks(decoder.sinks)
     return attention
 
 
-def cache_of(config: ModelConfig, attention: AttentionBackend) -> KVCache:
+def cache_of(
+    config: ModelConfig, attention: AttentionBackend, dtype: torch.dtype = torch.bfloat16
+) -> KVCache:
     cache = allocate(
         attention,
         groups=group_layers(config, None),
         num_blocks=NUM_BLOCKS,
         num_host_blocks=0,
         block_size=BLOCK_SIZE,
-        dtype=torch.bfloat16,
+        dtype=dtype,
         device=CPU,
     )
     for layer in cache.layers:
@@ -261,9 +288,9 @@ def assert_near(
     assert (found - right).abs().max() < tolerance * right.std() * 4
 
 
-def native(decoder: Decoder) -> DecoderCall:
-    attention = attention_of(CPUAttention, decoder)
-    call = make_step_model(attention, decoder, cache_of(decoder.config, attention))
+def native(decoder: Decoder, dtype: torch.dtype = torch.bfloat16) -> DecoderCall:
+    attention = attention_of(CPUAttention, decoder, dtype)
+    call = make_step_model(attention, decoder, cache_of(decoder.config, attention, dtype))
     assert isinstance(call, DecoderCall)
     return call
 
@@ -281,6 +308,20 @@ def test_logits_are_near_float32_for_chunks_and_decodes_in_one_batch(
     right = reference(checkpoint)
     for number, token_ids in enumerate(tokens):
         assert_near(found[number], right, token_ids)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("name", sorted(set(CONFIGS) - LAYERED))
+def test_with_weights_in_float16_logits_are_those_of_float32(name: str) -> None:
+    checkpoint = RoundedToFloat16(random_checkpoint(CONFIGS[name], 4))
+    decoder = load_in_float16(QuantizedOnLoad(checkpoint, ROUND_TO_FLOAT16))
+    right = reference(checkpoint)
+    assert decoder.layers[0].qkv.num_bytes < 0.6 * right.layers[0].qkv.num_bytes
+    tokens = prompts(37, 20)
+    sequences = Sequences(native(decoder, torch.float32), tokens)
+    found = sequences.compute([32, 20]) | sequences.compute([5, 0])
+    for number, token_ids in enumerate(tokens):
+        assert_near(found[number], right, token_ids, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -112,7 +112,7 @@ def test_a_bfloat16_result_is_rounded_once(format: str) -> None:
 
 
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("format", ["float32", "bfloat16"])
+@pytest.mark.parametrize("format", FLOATS)
 @pytest.mark.parametrize("inputs", [2, 6, 34, 50, 1022])
 def test_an_even_number_of_inputs_is_enough_for_floats(format: str, inputs: int) -> None:
     weights = make_weights(format, 37, inputs)
@@ -124,11 +124,11 @@ def test_an_even_number_of_inputs_is_enough_for_floats(format: str, inputs: int)
 
 
 @pytest.mark.usefixtures("instruction_set")
-@pytest.mark.parametrize("format", ["bfloat16", "Q4_1", "Q6_K"])
+@pytest.mark.parametrize("format", ["bfloat16", "float16", "Q4_1", "Q6_K"])
 def test_long_panels_in_pieces_and_rows_that_alias_in_the_cache(format: str) -> None:
     weights = make_weights(format, 40, 8192)
     for rows in (1, 6, 600):
-        x = _make_inputs(rows, 8192, torch.bfloat16)
+        x = _make_inputs(rows, 8192, weights.x_dtype)
         result = linear(x, weights.packed, out=torch.empty(rows, 40))
         error = (result - weights.product(x)).abs()
         assert (error <= weights.error_bound(x)).all(), rows
@@ -205,7 +205,7 @@ def test_a_row_is_the_same_to_the_last_bit_alone_and_among_others(
 ) -> None:
     inputs = _inputs_of(format, 96)
     weights = make_weights(format, 70, inputs, precision=precision)
-    x = _make_inputs(50, inputs, torch.bfloat16)
+    x = _make_inputs(50, inputs, weights.x_dtype)
     together = linear(x, weights.packed)
     for row in range(50):
         assert torch.equal(linear(x[row : row + 1], weights.packed)[0], together[row])
@@ -280,7 +280,9 @@ def test_scales_that_no_layout_has_are_refused(format: str) -> None:
         pack_weights(blocks)
 
 
-@pytest.mark.parametrize("kind", [one for one in GGMLQuantizationType if one.name not in HALVES])
+@pytest.mark.parametrize(
+    "kind", [one for one in GGMLQuantizationType if one.name not in {*HALVES, "F16"}]
+)
 def test_other_formats_have_no_layout(kind: GGMLQuantizationType) -> None:
     assert layout_for(GGUFBlocks(kind)) is None
 
@@ -312,6 +314,18 @@ def test_every_eight_bit_value_and_subnormal_scales_are_exact() -> None:
     assert torch.equal(linear(x, packed, out=torch.empty(256, 3)), packed.dequantize().T)
     rounded = linear(x, pack_weights(blocks), out=torch.empty(256, 3))
     torch.testing.assert_close(rounded, packed.dequantize().T, rtol=1e-6, atol=0)
+
+
+@pytest.mark.usefixtures("instruction_set")
+def test_every_number_of_16_bits_is_exact() -> None:
+    """Also as the kernels convert it, subnormal numbers included."""
+    halves = torch.arange(1 << 16).to(torch.int16).view(torch.float16)
+    values = halves[halves.isfinite()].view(-1, 2)
+    packed = pack_weights(gguf_weights(GGMLQuantizationType.F16, values.view(torch.uint8)))
+    assert torch.equal(packed.dequantize(), values.float())
+    for rows in (2, 40):
+        x = torch.eye(2).repeat(rows // 2, 1)
+        assert torch.equal(linear(x, packed)[-2:], values.float().T)
 
 
 @pytest.mark.usefixtures("instruction_set")

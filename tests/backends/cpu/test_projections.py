@@ -18,10 +18,11 @@ from tokenmill.backends.cpu.projections import CPULinear, NativeLinear
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.linear.base import ACTIVATIONS, LinearSpec
 from tokenmill.backends.machine.compiling import BuildError
-from tokenmill.backends.running.precision import choose_dtype
+from tokenmill.backends.running.precision import choose_dtype, keeps_float16
 from tokenmill.backends.weights.checkpoint import open_checkpoint
-from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
+from tokenmill.backends.weights.formats.gguf_blocks import FLOAT16, GGUFBlocks, gguf_weights
 from tokenmill.core.config import EngineConfig
+from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
 from ..machine.test_device import pretend_cpu
@@ -74,6 +75,20 @@ def test_auto_keeps_quantized_weights_on_a_cpu_with_avx2_and_no_bfloat16(
     assert chosen_dtype("auto", kind) is expected
     assert chosen_dtype("float32", kind) is torch.float32
     assert chosen_dtype("auto", torch.bfloat16) is torch.float32
+
+
+@pytest.mark.usefixtures("without_bfloat16")
+def test_float16_weights_are_kept_where_the_kernels_are_fast(instruction_set: str) -> None:
+    is_kept = instruction_set in SUITED
+    assert keeps_float16(CPU, CPULinear) is is_kept
+    for name in ("float16", "auto") if is_kept else ("auto",):
+        assert chosen_dtype(name, Kind.F16) is torch.float32
+    assert chosen_dtype("bfloat16", torch.float16) is torch.bfloat16
+    if not is_kept:
+        with pytest.raises(ConfigError, match="'cpu' does not keep them here: use --dtype auto"):
+            chosen_dtype("float16", Kind.F16)
+    with pytest.raises(ConfigError, match=r"but its weights are packed in Q4_0: use --dtype auto"):
+        chosen_dtype("float16", Kind.Q4_0)
 
 
 @pytest.mark.usefixtures("without_bfloat16", "library")
@@ -153,6 +168,23 @@ def test_segments_of_different_formats_are_one_product_of_packed_weights() -> No
     packed = torch.cat([one.dequantize() for one in (parts[0], parts[0], parts[1])]).double()
     exact = torch.cat([round_to_int8(x) @ packed.T, x.double() @ dense.double().T], dim=1) + bias
     assert ((product(x) - exact).abs() <= exact.abs() * BF16_ROUNDING + 1e-4).all()
+
+
+@pytest.mark.usefixtures("instruction_set")
+def test_float16_products_are_exact_and_may_have_segments_in_float32() -> None:
+    spec = LinearSpec(dtype=torch.float32, device=CPU, format=FLOAT16)
+    linear = CPULinear(spec)
+    values, x = _random(48, 96).half(), torch.randn(7, 96)
+    half = gguf_weights(Kind.F16, values.view(torch.uint8))
+    both = linear.linear([half, values.float()], None)(x)
+    exact = x @ values.float().T
+    for found in (both[:, :48], both[:, 48:], linear.head(half)(x)):
+        assert found.dtype is torch.float32
+        torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-6)
+    gated = linear.gate_up(half, half, None, "silu")(x)
+    expected = torch.nn.functional.silu(exact) * exact
+    torch.testing.assert_close(gated, expected, rtol=1e-5, atol=1e-6)
+    assert CPULinear.reasons_against(LinearSpec(dtype=torch.float32, device=CPU))
 
 
 @pytest.mark.usefixtures("library")

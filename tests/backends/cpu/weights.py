@@ -8,12 +8,12 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from torch import Tensor
 
-from tokenmill.backends.cpu.native.library import InputPrecision
+from tokenmill.backends.cpu.native.library import InputPrecision, Layout
 from tokenmill.backends.cpu.packed_weights import PackedLinear, pack_linear, pack_weights
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks, gguf_weights
 from tokenmill.backends.weights.packed import PackedWeights
 
-FLOATS = ("float32", "bfloat16")
+FLOATS = ("float32", "bfloat16", "float16")
 HALVES = {
     "Q4_0": (0,),
     "Q4_1": (0, 2),
@@ -53,7 +53,8 @@ class Weights:
     def used(self, x: Tensor) -> Tensor:
         """The inputs that a product uses for x, in float64."""
         precision = self.packed.struct.input_precision
-        if self.packed.struct.layout < 2 or precision == InputPrecision.FLOAT:
+        is_float = self.packed.layout in (Layout.F32, Layout.BF16, Layout.F16)
+        if is_float or precision == InputPrecision.FLOAT:
             return x.double()
         return round_to_int8(x, twice=precision == InputPrecision.TWO_INT8)
 
@@ -118,8 +119,14 @@ def make_weights(
         generator = torch.Generator().manual_seed(out * 7919 + inputs)
         dtype = getattr(torch, format)
         values = (torch.randn(rows, inputs, generator=generator) * 0.1).to(dtype)
-        packed = pack_linear(values[:out], up=values[out:] if up else None, dtype=dtype)
         exact = values.double()
+        if dtype is torch.float16:
+            gate, *others = (
+                gguf_weights(Kind.F16, one.view(torch.uint8)) for one in values.split(out)
+            )
+            packed, dtype = pack_weights(gate, up=others[0] if others else None), torch.float32
+        else:
+            packed = pack_linear(values[:out], up=values[out:] if up else None, dtype=dtype)
         return Weights(packed=packed, exact=exact, magnitude=exact.abs(), x_dtype=dtype)
     blocks = random_blocks(Kind[format], rows, inputs)
     packed = pack_weights(

@@ -7,10 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
 
-from tests.backends.tiny_checkpoints import TARGET, write_model
+from tests.backends.random_weights import random_checkpoint
+from tests.backends.tiny_checkpoints import TARGET, in_type, write_model
+from tests.backends.weights.gguf_writing import write_gguf
 from tokenmill.backends.models.native import NativeModels
 from tokenmill.backends.models.opening import open_model
+from tokenmill.backends.weights.checkpoint_decorator import as_stored
+from tokenmill.backends.weights.formats.gguf_blocks import FLOAT16
+from tokenmill.backends.weights.packed import PackedWeights
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 
@@ -45,3 +52,40 @@ def test_quantizing_on_load_is_refused_where_models_have_dense_weights(model: Pa
     open_model(model, NativeModels, config)
     with pytest.raises(ConfigError, match=r"q8_0 is not possible: .*'dense' computes with"):
         open_model(model, Dense, config)
+
+
+def test_float16_is_kept_on_cpus_with_auto_and_made_on_request(model: Path) -> None:
+    def format_of(config: EngineConfig, impl: type[NativeModels] = NativeModels) -> object:
+        checkpoint, _ = open_model(model, impl, config)
+        return checkpoint.stored("model.layers.0.mlp.up_proj.weight").format
+
+    auto, asked_for = (EngineConfig(device="cpu", dtype=one) for one in ("auto", "float16"))
+    assert format_of(auto) is torch.float32 and format_of(asked_for) == FLOAT16
+    in_type(model, torch.float16)
+    assert format_of(auto) == format_of(asked_for) == FLOAT16
+    assert format_of(auto, Dense) is torch.float16
+    assert format_of(EngineConfig(device="cpu", dtype="bfloat16")) is torch.float16
+    checkpoint, _ = open_model(model, NativeModels, auto)
+    assert checkpoint.stored("model.norm.weight").format is torch.float16
+    stored = as_stored(checkpoint)
+    for name in ("model.layers.0.mlp.up_proj.weight", "model.embed_tokens.weight"):
+        kept = checkpoint.matrix(name)
+        assert isinstance(kept, PackedWeights)
+        assert torch.equal(kept.dequantize(), stored.tensor(name).float())
+
+
+def test_weights_that_float16_cannot_hold_are_refused(model: Path) -> None:
+    in_type(model, torch.float32, scale=1e9)
+    checkpoint, _ = open_model(model, NativeModels, EngineConfig(device="cpu", dtype="float16"))
+    with pytest.raises(ConfigError, match=r"up_proj.* holds no weights above 65504: use --dtype"):
+        checkpoint.matrix("model.layers.0.mlp.up_proj.weight")
+
+
+def test_a_gguf_file_in_float16_keeps_it(tmp_path: Path) -> None:
+    config = replace(TARGET, num_layers=1)
+    write_gguf(tmp_path / "m.gguf", random_checkpoint(config, 0), kind=Kind.F16)
+    checkpoint, _ = open_model(tmp_path / "m.gguf", NativeModels, EngineConfig(device="cpu"))
+    name = "model.layers.0.self_attn.q_proj.weight"  # whose rows have another order in the file
+    assert checkpoint.stored(name).format == checkpoint.dtype == FLOAT16
+    kept, stored = checkpoint.matrix(name), as_stored(checkpoint)
+    assert isinstance(kept, PackedWeights) and torch.equal(kept.dequantize(), stored.tensor(name))

@@ -19,6 +19,7 @@ from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.base import Model, ModelSpec
 from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.opening import in_float16
 from tokenmill.backends.models.rope import RotaryTable
 from tokenmill.backends.running import memory_need
 from tokenmill.backends.running.memory_need import refuse_too_large, weight_bytes
@@ -59,7 +60,8 @@ def pretend_available(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
 def estimate(checkpoint: Checkpoint, config: EngineConfig) -> int:
     spec = choose_spec(checkpoint, config, BACKENDS, no_progress)
     return weight_bytes(
-        cast(Checkpoint, Unreadable(checkpoint)), keeping_of(config, BACKENDS, spec, NATIVE)
+        cast(Checkpoint, Unreadable(checkpoint)),
+        keeping_of(config, BACKENDS, spec, NATIVE, checkpoint),
     )
 
 
@@ -121,6 +123,15 @@ def test_the_need_is_what_the_loaded_weights_take(
 ) -> None:
     write_gguf(tmp_path / "m.gguf", random_checkpoint(model, 0), kind=kind)
     check_need(open_checkpoint(tmp_path / "m.gguf"), dtype=dtype)
+
+
+@pytest.mark.parametrize("model", [BIG, UNTIED], ids=["tied", "untied"])
+def test_weights_that_stay_in_float16_count_with_two_bytes(model: Any, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", random_checkpoint(model, 0), kind=Kind.F16)
+    stored = open_checkpoint(tmp_path / "m.gguf")
+    kept = in_float16(stored, NATIVE, EngineConfig(device="cpu"))
+    assert isinstance(kept, QuantizedOnLoad)
+    check_need(kept, dtype="auto")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

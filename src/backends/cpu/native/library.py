@@ -44,6 +44,7 @@ class Layout(IntEnum):
     SUPER_IQ4 = 10
     THREE = 11
     TWO = 12
+    F16 = 13
 
 
 class Source(IntEnum):
@@ -64,6 +65,7 @@ class Source(IntEnum):
     Q6_K = 12
     IQ4_XS = 13
     Q2_K = 14
+    F16 = 15
 
 
 class Activation(IntEnum):

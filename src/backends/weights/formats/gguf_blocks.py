@@ -81,6 +81,10 @@ class GGUFBlocks:
         return PackedWeights(self, (blocks.shape[0], parts[0].shape[1]), (blocks,))
 
 
+FLOAT16 = GGUFBlocks(GGMLQuantizationType.F16)
+"""Numbers of 16 bits as blocks of one: matrices that stay in float16 where float32 is computed."""
+
+
 def gguf_weights(kind: GGMLQuantizationType, blocks: torch.Tensor) -> PackedWeights:
     """Return rows of blocks, uint8 [out, bytes of a row], as a matrix.
 

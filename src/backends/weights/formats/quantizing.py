@@ -22,6 +22,10 @@ QUANTIZE_ON_LOAD: Mapping[str, tuple[Kind, ...]] = {
 }
 """The kinds for each value of --quantize-on-load: the first whose blocks fill the rows."""
 
+ROUND_TO_FLOAT16 = "float16"
+"""The name for matrices that are kept in float16."""
+_KINDS = {**QUANTIZE_ON_LOAD, ROUND_TO_FLOAT16: (Kind.F16,)}
+
 QUANTIZER_VERSION = 1
 """Files of quantized matrices with another version are not used. Raise it with every change of the
 numbers that `quantize` returns, or that checkpoints give to it."""
@@ -31,18 +35,20 @@ _CHUNK = 1 << 17
 
 
 def kind_on_load(name: str, num_inputs: int) -> Kind | None:
-    """Return the kind of a matrix for a value of --quantize-on-load; None if no block fits."""
-    for kind in QUANTIZE_ON_LOAD[name]:
+    """Return the kind of a matrix for a key of QUANTIZE_ON_LOAD, or ROUND_TO_FLOAT16; None if no
+    block fits."""
+    for kind in _KINDS[name]:
         if num_inputs % GGUFBlocks(kind).block_size == 0:
             return kind
     return None
 
 
 def quantize(weights: torch.Tensor, kind: Kind) -> PackedWeights:
-    """Quantize a floating-point matrix [out, in] to Q8_0, Q4_0 or Q4_K.
+    """Quantize a floating-point matrix [out, in] to Q8_0, Q4_0 or Q4_K, or round it to F16.
 
     The results are those of ggml's reference (`quantize_row_*_ref` in ggml-quants.c), except that
-    Q4_K differs in some rounding. Raises ConfigError unless rows consist of whole blocks.
+    Q4_K differs in some rounding. Raises ConfigError unless rows consist of whole blocks, and for
+    numbers that are not finite or that the format cannot hold.
     """
     format = GGUFBlocks(kind)
     row_bytes = format.row_bytes(weights.shape[1])
@@ -71,6 +77,13 @@ def _quantize_q4_0(x_bk: torch.Tensor) -> torch.Tensor:
     return torch.cat((_as_bytes(scale_b), q_bk[:, :16] | q_bk[:, 16:] << 4), dim=1)
 
 
+def _round_to_float16(x_bk: torch.Tensor) -> torch.Tensor:
+    rounded_bk = x_bk.half()
+    if not bool(rounded_bk.isfinite().all()):
+        raise ConfigError("float16 holds no weights above 65504: use --dtype bfloat16 or float32")
+    return rounded_bk.view(torch.uint8)
+
+
 def round_away(x: torch.Tensor) -> torch.Tensor:
     """Round to the nearest integer, halves away from zero, as C's roundf."""
     return torch.trunc(x + torch.copysign(torch.tensor(0.5), x))
@@ -88,5 +101,6 @@ _QUANTIZERS: Mapping[Kind, Callable[[torch.Tensor], torch.Tensor]] = {
     Kind.Q8_0: _quantize_q8_0,
     Kind.Q4_0: _quantize_q4_0,
     Kind.Q4_K: quantize_q4_k,
+    Kind.F16: _round_to_float16,
 }
 """Functions from float32 [blocks, block size] to uint8 [blocks, bytes of a block]."""

@@ -20,6 +20,8 @@ class Part {
       : model_(model),
         step_(step),
         experts_(model.experts, memory, step.num_tokens, model.hidden_size, worker, workers),
+        element_(model.spec.element),
+        element_bytes_(size_of(element_)),
         worker_(worker),
         workers_(workers),
         clock_(worker == 0 ? step.nanoseconds : nullptr) {
@@ -41,6 +43,7 @@ class Part {
  private:
   void embed_tokens() {
     EmbedCall call = {};
+    call.element = element_;
     call.embedding = model_.embedding;
     call.token_ids = step_.token_ids;
     call.out = step_.hidden;
@@ -59,20 +62,20 @@ class Part {
     multiply(layer.qkv, layer.qkv_bias, step_.normed, model_.hidden_size, step_.qkv, stride, false);
     finish(Phase::kQkv);
 
-    auto* q = static_cast<uint16_t*>(step_.qkv);
+    auto* q = static_cast<uint8_t*>(step_.qkv);
+    uint8_t* k = q + q_size * element_bytes_;
     if (layer.whole_q_norm != nullptr && exchange_) {
       exchange_->norm_heads(layer, q, q_size, kv_size);
     } else if (layer.whole_q_norm != nullptr) {
       norm_rows(q, stride, layer.whole_q_norm, q, stride, q_size, step_.num_tokens, false);
-      norm_rows(q + q_size, stride, layer.whole_k_norm, q + q_size, stride, kv_size,
-                step_.num_tokens, false);
+      norm_rows(k, stride, layer.whole_k_norm, k, stride, kv_size, step_.num_tokens, false);
       finish(Phase::kNorm);
     }
     RotateAndWriteCall write = {};
     write.spec = spec;
     write.q = q;
-    write.k = q + q_size;
-    write.v = q + q_size + kv_size;
+    write.k = k;
+    write.v = k + kv_size * element_bytes_;
     write.q_stride = write.k_stride = write.v_stride = stride;
     write.q_norm = layer.q_norm;
     write.k_norm = layer.k_norm;
@@ -135,7 +138,7 @@ class Part {
         experts_.combine(first, rows, part, Element::kF32, false);
       });
     } else {
-      experts_.combine(0, step_.num_tokens, out, Element::kBF16, !is_normed);
+      experts_.combine(0, step_.num_tokens, out, element_, !is_normed);
     }
     finish(Phase::kDown);
     if (is_normed)
@@ -143,12 +146,13 @@ class Part {
   }
 
   void compute_logits() {
-    const auto* hidden = static_cast<const uint16_t*>(step_.hidden);
-    auto* sampled = static_cast<uint16_t*>(step_.sampled);
+    const auto* hidden = static_cast<const uint8_t*>(step_.hidden);
+    auto* sampled = static_cast<uint8_t*>(step_.sampled);
+    const int64_t row_bytes = model_.hidden_size * element_bytes_;
     const Share mine = share_of(step_.num_sampled, worker_, workers_);
     for (int64_t i = mine.begin; i < mine.end; i++) {
-      const uint16_t* from = hidden + step_.sampled_rows[i] * model_.hidden_size;
-      std::copy(from, from + model_.hidden_size, sampled + i * model_.hidden_size);
+      const uint8_t* from = hidden + step_.sampled_rows[i] * row_bytes;
+      std::copy(from, from + row_bytes, sampled + i * row_bytes);
     }
     finish(Phase::kLogits);
     norm(sampled, model_.norm, sampled, step_.num_sampled);
@@ -183,6 +187,7 @@ class Part {
   void norm_rows(const void* x, int64_t x_stride, const float* weight, void* out,
                  int64_t out_stride, int64_t size, int64_t rows, bool add) {
     RmsNormCall call = {};
+    call.element = element_;
     call.x = x;
     call.x_stride = x_stride;
     call.weight = weight;
@@ -216,7 +221,7 @@ class Part {
     exchange_->sum(out, add, phase, [&](int64_t first, int64_t rows, float* part) {
       LinearCall call = {};
       call.weights = weights;
-      call.x = static_cast<const uint16_t*>(x) + first * x_stride;
+      call.x = static_cast<const uint8_t*>(x) + first * x_stride * element_bytes_;
       call.x_stride = x_stride;
       call.rows = rows;
       call.bias = bias;
@@ -238,7 +243,7 @@ class Part {
     call.bias = bias;
     call.out = out;
     call.out_stride = out_stride;
-    call.out_type = Element::kBF16;
+    call.out_type = element_;
     call.add_to_out = add;
     linear_part(call, worker_, workers_);
   }
@@ -246,6 +251,8 @@ class Part {
   const DecoderModel& model_;
   const DecoderStep& step_;
   ExpertsPart experts_;
+  const Element element_;
+  const int64_t element_bytes_;
   const int worker_;
   const int workers_;
   PhaseClock clock_;
@@ -257,7 +264,8 @@ class Part {
 void run_decoder(const DecoderModel& model, const DecoderStep& step) {
   ExpertsMemory memory = {};
   if (model.experts.num_experts > 0)
-    memory = take_experts_memory(model.experts, step.num_tokens, model.hidden_size);
+    memory = take_experts_memory(model.experts, model.spec.element, step.num_tokens,
+                                 model.hidden_size);
   parallel([&](int worker, int workers) { Part(model, step, memory, worker, workers).run(); });
 }
 

@@ -38,7 +38,7 @@ struct DecoderLayer {
 };
 
 // A model, or one of its stages: some layers, and the embedding, or the last norm and the head, or
-// neither.
+// neither. Embedding and hidden states have the element type of `spec`.
 struct DecoderModel {
   AttentionSpec spec;  // the windows of layers are in their plans
   ExpertsSpec experts;
@@ -76,8 +76,8 @@ enum class Phase {
   kWait
 };
 
-// Inputs, scratch memory and outputs of one step. Scratch memory is contiguous bfloat16, with a row
-// per token.
+// Inputs, scratch memory and outputs of one step. Scratch memory is contiguous, with a row per token
+// and the model's element type.
 struct DecoderStep {
   int64_t num_tokens;
   const int64_t* token_ids;

@@ -32,7 +32,8 @@ class Part {
   void read_inputs() {
     const int64_t size = model_.hidden_size;
     auto* embedded = static_cast<uint16_t*>(step_.both) + size;
-    EmbedCall call = {model_.embedding, step_.token_ids, embedded, 2 * size, size, 1.0f};
+    EmbedCall call = {Element::kBF16, model_.embedding, step_.token_ids, embedded,
+                      2 * size,       size,             1.0f};
     const Share mine = share_of(step_.num_rows, worker_, workers_);
     embed(call, mine.begin, mine.end);
     norm(embedded, 2 * size, model_.ones, embedded, 2 * size);
@@ -42,6 +43,7 @@ class Part {
   // Normalizes this worker's rows.
   void norm(const void* x, int64_t x_stride, const float* weight, void* out, int64_t out_stride) {
     RmsNormCall call = {};
+    call.element = Element::kBF16;
     call.x = x;
     call.x_stride = x_stride;
     call.weight = weight;

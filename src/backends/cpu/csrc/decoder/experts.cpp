@@ -45,14 +45,15 @@ void compute_shares(const float* logits, const ExpertsSpec& spec, const int32_t*
 
 }  // namespace
 
-ExpertsMemory take_experts_memory(const ExpertsSpec& spec, int64_t tokens, int64_t hidden_size) {
-  const int64_t pairs = tokens * spec.num_active;
+ExpertsMemory take_experts_memory(const ExpertsSpec& spec, Element element, int64_t tokens,
+                                  int64_t hidden_size) {
+  const int64_t pairs = tokens * spec.num_active, bytes = size_of(element);
   const int64_t sizes[] = {tokens * spec.num_experts * 4,
                            pairs * 4,
                            pairs * 4,
-                           pairs * hidden_size * 2,
-                           spec.gate_limit > 0 ? pairs * spec.intermediate_size * 4 : 0,
-                           pairs * spec.intermediate_size * 2};
+                           pairs * hidden_size * bytes,
+                           spec.gate_limit > 0 ? pairs * spec.intermediate_size * 2 * bytes : 0,
+                           pairs * spec.intermediate_size * bytes};
   int64_t total = 0, starts[6];
   for (int i = 0; i < 6; i++) {
     starts[i] = total;
@@ -63,9 +64,10 @@ ExpertsMemory take_experts_memory(const ExpertsSpec& spec, int64_t tokens, int64
   memory.logits = reinterpret_cast<float*>(at + starts[0]);
   memory.chosen = reinterpret_cast<int32_t*>(at + starts[1]);
   memory.shares = reinterpret_cast<float*>(at + starts[2]);
-  memory.inputs = reinterpret_cast<uint16_t*>(at + starts[3]);
-  memory.both = sizes[4] > 0 ? reinterpret_cast<uint16_t*>(at + starts[4]) : nullptr;
-  memory.inner = reinterpret_cast<uint16_t*>(at + starts[5]);
+  memory.element = element;
+  memory.inputs = at + starts[3];
+  memory.both = sizes[4] > 0 ? at + starts[4] : nullptr;
+  memory.inner = at + starts[5];
   return memory;
 }
 
@@ -75,6 +77,7 @@ ExpertsPart::ExpertsPart(const ExpertsSpec& spec, const ExpertsMemory& memory, i
       memory_(memory),
       tokens_(tokens),
       hidden_size_(hidden_size),
+      element_bytes_(size_of(memory.element)),
       worker_(worker),
       workers_(workers),
       starts_(spec.num_experts + 1),
@@ -123,12 +126,13 @@ void ExpertsPart::sort(const Expert* experts) {
 
 void ExpertsPart::gather(const Expert* experts, const void* x) {
   sort(experts);
-  const auto* rows = static_cast<const uint16_t*>(x);
+  const auto* rows = static_cast<const uint8_t*>(x);
+  const int64_t row_bytes = hidden_size_ * element_bytes_;
   const Share mine = share_of(tokens_, worker_, workers_);
   for (int64_t i = mine.begin * spec_.num_active; i < mine.end * spec_.num_active; i++)
     if (places_[i] >= 0)
-      std::memcpy(memory_.inputs + places_[i] * hidden_size_,
-                  rows + i / spec_.num_active * hidden_size_, hidden_size_ * 2);
+      std::memcpy(memory_.inputs + places_[i] * row_bytes, rows + i / spec_.num_active * row_bytes,
+                  row_bytes);
 }
 
 template <class Product>
@@ -139,26 +143,27 @@ void ExpertsPart::for_experts(Product product) const {
 
 void ExpertsPart::gate_up(const Expert* experts) {
   const bool has_limit = spec_.gate_limit > 0;
-  uint16_t* out = has_limit ? memory_.both : memory_.inner;
+  uint8_t* out = has_limit ? memory_.both : memory_.inner;
   const int64_t columns = (has_limit ? 2 : 1) * spec_.intermediate_size;
   for_experts([&](int64_t expert, int64_t first, int64_t pairs) {
     LinearCall call = {};
     call.weights = experts[expert].gate_up;
-    call.x = memory_.inputs + first * hidden_size_;
+    call.x = memory_.inputs + first * hidden_size_ * element_bytes_;
     call.x_stride = hidden_size_;
     call.rows = pairs;
     call.bias = experts[expert].gate_up_bias;
-    call.out = out + first * columns;
+    call.out = out + first * columns * element_bytes_;
     call.out_stride = columns;
-    call.out_type = Element::kBF16;
+    call.out_type = memory_.element;
     linear_part(call, worker_, workers_);
   });
 }
 
 void ExpertsPart::apply_gate() {
   const Share mine = share_of(starts_[spec_.num_experts], worker_, workers_);
-  const ClampedGateCall call = {memory_.both,     memory_.inner,    spec_.intermediate_size,
-                                spec_.gate_limit, spec_.gate_alpha, spec_.is_interleaved != 0};
+  const ClampedGateCall call = {memory_.element,         memory_.both,     memory_.inner,
+                                spec_.intermediate_size, spec_.gate_limit, spec_.gate_alpha,
+                                spec_.is_interleaved != 0};
   clamped_gate(call, mine.begin, mine.end);
 }
 
@@ -166,13 +171,13 @@ void ExpertsPart::down(const Expert* experts) {
   for_experts([&](int64_t expert, int64_t first, int64_t pairs) {
     LinearCall call = {};
     call.weights = experts[expert].down;
-    call.x = memory_.inner + first * spec_.intermediate_size;
+    call.x = memory_.inner + first * spec_.intermediate_size * element_bytes_;
     call.x_stride = spec_.intermediate_size;
     call.rows = pairs;
     call.bias = experts[expert].down_bias;
-    call.out = memory_.inputs + first * hidden_size_;
+    call.out = memory_.inputs + first * hidden_size_ * element_bytes_;
     call.out_stride = hidden_size_;
-    call.out_type = Element::kBF16;
+    call.out_type = memory_.element;
     linear_part(call, worker_, workers_);
   });
 }
@@ -180,8 +185,9 @@ void ExpertsPart::down(const Expert* experts) {
 void ExpertsPart::combine(int64_t first, int64_t count, void* out, Element out_type,
                           bool add) const {
   const Share mine = share_of(count, worker_, workers_);
-  const int64_t row_bytes = hidden_size_ * (out_type == Element::kF32 ? 4 : 2);
+  const int64_t row_bytes = hidden_size_ * size_of(out_type);
   WeightedRowsCall call = {};
+  call.element = memory_.element;
   call.x = memory_.inputs;
   call.count = spec_.num_active;
   call.out_type = out_type;

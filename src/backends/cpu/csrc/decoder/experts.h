@@ -34,13 +34,15 @@ struct ExpertsMemory {
   float* logits;     // [tokens, experts]
   int32_t* chosen;   // [tokens, active]: in ascending order
   float* shares;     // [tokens, active]
-  uint16_t* inputs;  // [pairs, hidden], sorted by expert; later the experts' outputs
-  uint16_t* both;    // [pairs, 2 * intermediate]; null without a limit
-  uint16_t* inner;   // [pairs, intermediate]
+  Element element;  // of the others
+  uint8_t* inputs;  // [pairs, hidden], sorted by expert; later the experts' outputs
+  uint8_t* both;    // [pairs, 2 * intermediate]; null without a limit
+  uint8_t* inner;   // [pairs, intermediate]
 };
 
 // Memory of the calling thread, which the next call overwrites. Throws std::bad_alloc.
-ExpertsMemory take_experts_memory(const ExpertsSpec& spec, int64_t tokens, int64_t hidden_size);
+ExpertsMemory take_experts_memory(const ExpertsSpec& spec, Element element, int64_t tokens,
+                                  int64_t hidden_size);
 
 // One worker's part of a step. The methods are called in the order of their declaration, with a
 // barrier after each.
@@ -49,7 +51,7 @@ class ExpertsPart {
   ExpertsPart(const ExpertsSpec& spec, const ExpertsMemory& memory, int64_t tokens,
               int64_t hidden_size, int worker, int workers);
 
-  // Computes the router's logits. x: bfloat16 [tokens, hidden], contiguous.
+  // Computes the router's logits. x: [tokens, hidden], contiguous.
   void route(const PackedLinear* router, const float* bias, const void* x);
   // Chooses each token's experts and their shares.
   void choose();
@@ -73,7 +75,7 @@ class ExpertsPart {
 
   const ExpertsSpec& spec_;
   const ExpertsMemory& memory_;
-  const int64_t tokens_, hidden_size_;
+  const int64_t tokens_, hidden_size_, element_bytes_;
   const int worker_, workers_;
   std::vector<int32_t> starts_;  // [experts + 1]: the first sorted pair of each expert
   // [tokens, active]: of the pair among the sorted pairs; -1 if another rank has the expert.

@@ -17,6 +17,7 @@ RankExchange::RankExchange(const DecoderModel& model, const DecoderStep& step, P
       step_(step),
       clock_(clock),
       meetings_(*model.ranks, worker),
+      element_bytes_(size_of(model.spec.element)),
       worker_(worker),
       workers_(workers) {}
 
@@ -27,21 +28,23 @@ void RankExchange::meet(Phase phase) {
   clock_.lap(Phase::kWait);
 }
 
-void RankExchange::norm_heads(const DecoderLayer& layer, uint16_t* q, int64_t q_size,
+void RankExchange::norm_heads(const DecoderLayer& layer, uint8_t* q, int64_t q_size,
                               int64_t k_size) {
-  const int64_t stride = q_size + 2 * k_size, at_once = meetings_.slot_floats() / 2;
+  const Element element = model_.spec.element;
+  const int64_t row_bytes = (q_size + 2 * k_size) * element_bytes_, q_bytes = q_size * element_bytes_;
+  const int64_t at_once = meetings_.slot_floats() / 2;
   for (int64_t first = 0; first < step_.num_tokens; first += at_once) {
     const Share mine = share_of(std::min(step_.num_tokens - first, at_once), worker_, workers_);
     for (int64_t i = mine.begin; i < mine.end; i++) {
-      uint16_t* row = q + (first + i) * stride;
-      meetings_.own_slot()[2 * i] = sum_of_squares(row, q_size);
-      meetings_.own_slot()[2 * i + 1] = sum_of_squares(row + q_size, k_size);
+      uint8_t* row = q + (first + i) * row_bytes;
+      meetings_.own_slot()[2 * i] = sum_of_squares(element, row, q_size);
+      meetings_.own_slot()[2 * i + 1] = sum_of_squares(element, row + q_bytes, k_size);
     }
     meet(Phase::kNorm);
     for (int64_t i = mine.begin; i < mine.end; i++) {
-      uint16_t* row = q + (first + i) * stride;
+      uint8_t* row = q + (first + i) * row_bytes;
       norm_part(row, layer.whole_q_norm, q_size, 2 * i, model_.whole_q_size);
-      norm_part(row + q_size, layer.whole_k_norm, k_size, 2 * i + 1, model_.whole_k_size);
+      norm_part(row + q_bytes, layer.whole_k_norm, k_size, 2 * i + 1, model_.whole_k_size);
     }
     meetings_.end_round();
   }
@@ -49,12 +52,13 @@ void RankExchange::norm_heads(const DecoderLayer& layer, uint16_t* q, int64_t q_
 }
 
 // The norm of a part of a vector, in place. Number `place` of each slot is the sum of its squares.
-void RankExchange::norm_part(uint16_t* x, const float* weight, int64_t size, int64_t place,
+void RankExchange::norm_part(uint8_t* x, const float* weight, int64_t size, int64_t place,
                              int64_t whole_size) {
   float sum = 0;
   for (int rank = 0; rank < meetings_.size(); rank++) sum += meetings_.slot_of(rank)[place];
   const float mean = sum / static_cast<float>(whole_size);
   RmsNormCall call = {};
+  call.element = model_.spec.element;
   call.x = call.out = x;
   call.x_stride = call.out_stride = call.size = size;
   call.weight = weight;
@@ -74,7 +78,8 @@ void RankExchange::add_up(int64_t first, int64_t rows, void* out, bool add, Phas
   meet(phase);
   const Share mine = share_of(rows * model_.hidden_size, worker_, workers_);
   add_slots(meetings_, mine.begin, mine.end,
-            static_cast<uint16_t*>(out) + first * model_.hidden_size, Element::kBF16, add);
+            static_cast<uint8_t*>(out) + first * model_.hidden_size * element_bytes_,
+            model_.spec.element, add);
   meetings_.end_round();
 }
 

@@ -16,10 +16,10 @@ class RankExchange {
                int workers);
 
   // Norms over the heads of all ranks, which add up the squares of their heads. q, in place: the
-  // rank's own q and k, bfloat16 [tokens, q_size + 2 * k_size].
-  void norm_heads(const DecoderLayer& layer, uint16_t* q, int64_t q_size, int64_t k_size);
+  // rank's own q and k, [tokens, q_size + 2 * k_size].
+  void norm_heads(const DecoderLayer& layer, uint8_t* q, int64_t q_size, int64_t k_size);
 
-  // out (+)= the sums of all ranks' parts, bfloat16 [tokens, hidden]. `compute(first, rows, part)`
+  // out (+)= the sums of all ranks' parts, [tokens, hidden]. `compute(first, rows, part)`
   // writes the rank's own part of some rows, float32 [rows, hidden].
   template <class Compute>
   void sum(void* out, bool add, Phase phase, Compute compute) {
@@ -40,7 +40,7 @@ class RankExchange {
  private:
   int64_t rows_at_once() const;
   void add_up(int64_t first, int64_t rows, void* out, bool add, Phase phase);
-  void norm_part(uint16_t* x, const float* weight, int64_t size, int64_t place, int64_t whole_size);
+  void norm_part(uint8_t* x, const float* weight, int64_t size, int64_t place, int64_t whole_size);
   void copy_logits(int rank, int64_t row, int64_t rows, bool to_slot);
   void meet(Phase phase);
 
@@ -48,6 +48,7 @@ class RankExchange {
   const DecoderStep& step_;
   PhaseClock& clock_;
   Meetings meetings_;
+  const int64_t element_bytes_;
   const int worker_;
   const int workers_;
 };

@@ -9,8 +9,9 @@
 namespace tokenmill {
 
 // RMS norm of each row: out (+)= weight * (x / sqrt(mean(x^2) + eps)). The quotient is rounded before
-// the weight is applied, unless float32_norm. x and out are bfloat16.
+// the weight is applied, unless float32_norm. x and out have one element type.
 struct RmsNormCall {
+  Element element;
   const void* x;
   int64_t x_stride;     // in elements, as are all strides
   const float* weight;  // [size]
@@ -24,11 +25,10 @@ struct RmsNormCall {
   const float* mean_square;
 };
 void rms_norm(const RmsNormCall& call, int64_t row_begin, int64_t row_end);
-// sum(x^2) of bfloat16 numbers.
-float sum_of_squares(const void* x, int64_t size);
+float sum_of_squares(Element element, const void* x, int64_t size);
 
-// The rows of tokens: those of a bfloat16 table, or of packed weights. structures.py has the same
-// layout.
+// The rows of tokens: those of a table of the model's element type, or of packed weights.
+// structures.py has the same layout.
 struct Embedding {
   const void* table;           // [vocabulary, size], or null
   const PackedLinear* packed;  // or null: there is a table, or no embedding at all
@@ -36,8 +36,9 @@ struct Embedding {
   bool exists() const { return table != nullptr || packed != nullptr; }
 };
 
-// Writes rows of an embedding by token id, rounded to bfloat16, times a factor.
+// Writes rows of an embedding by token id, rounded to an element type, times a factor.
 struct EmbedCall {
+  Element element;
   Embedding embedding;
   const int64_t* token_ids;
   void* out;
@@ -47,8 +48,9 @@ struct EmbedCall {
 };
 void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end);
 
-// out (+)= sum of weights[i] * x[rows[i]], rounded once. x is bfloat16.
+// out (+)= sum of weights[i] * x[rows[i]], rounded once.
 struct WeightedRowsCall {
+  Element element;      // of x
   const void* x;        // [any rows, size], contiguous
   const int32_t* rows;  // negative ones are left out
   const float* weights;
@@ -61,8 +63,9 @@ struct WeightedRowsCall {
 void add_weighted_rows(const WeightedRowsCall& call);
 
 // out = (up + 1) * gate * sigmoid(alpha * gate), where gate is at most `limit`, and up is between it
-// and its negative. Numbers are bfloat16.
+// and its negative.
 struct ClampedGateCall {
+  Element element;
   const void* both;  // [rows, 2 * size], contiguous
   void* out;         // [rows, size], contiguous
   int64_t size;      // a multiple of 16

@@ -5,30 +5,42 @@
 #include "linear/rows.h"
 
 namespace tokenmill {
+namespace {
+
+// Calls function(number), where the type of `number` is that of an element.
+template <class Function>
+auto with_number(Element element, Function&& function) {
+  return element == Element::kF32 ? function(float{}) : function(uint16_t{});
+}
+
+}  // namespace
 
 void rms_norm(const RmsNormCall& call, int64_t row_begin, int64_t row_end) {
-  rms_norm_rows(call, row_begin, row_end);
+  with_number(call.element,
+              [&](auto number) { rms_norm_rows<decltype(number)>(call, row_begin, row_end); });
 }
 
-float sum_of_squares(const void* x, int64_t size) {
-  return squares_of(static_cast<const uint16_t*>(x), size);
-}
-
-void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end) {
-  for (int64_t row = row_begin; row < row_end; row++) {
-    const auto* table = static_cast<const uint16_t*>(call.embedding.table);
-    auto* out = static_cast<uint16_t*>(call.out) + row * call.out_stride;
-    if (table == nullptr) read_row(*call.embedding.packed, call.token_ids[row], out, Element::kBF16);
-    const uint16_t* from = table == nullptr ? out : table + call.token_ids[row] * call.size;
-    for_registers(call.size, [&](auto load, auto store) { store(out, load(from) * call.scale); });
-  }
+float sum_of_squares(Element element, const void* x, int64_t size) {
+  return with_number(element, [&](auto number) {
+    return squares_of(static_cast<const decltype(number)*>(x), size);
+  });
 }
 
 namespace {
 
-template <class Out>
-void add_weighted_rows_to(const WeightedRowsCall& call, Out* out) {
-  const auto* x = static_cast<const uint16_t*>(call.x);
+template <class Number>
+void embed_rows(const EmbedCall& call, int64_t row_begin, int64_t row_end) {
+  const auto* table = static_cast<const Number*>(call.embedding.table);
+  for (int64_t row = row_begin; row < row_end; row++) {
+    auto* out = static_cast<Number*>(call.out) + row * call.out_stride;
+    if (table == nullptr) read_row(*call.embedding.packed, call.token_ids[row], out, call.element);
+    const Number* from = table == nullptr ? out : table + call.token_ids[row] * call.size;
+    for_registers(call.size, [&](auto load, auto store) { store(out, load(from) * call.scale); });
+  }
+}
+
+template <class Number, class Out>
+void add_weighted_rows_to(const WeightedRowsCall& call, const Number* x, Out* out) {
   for_registers(call.size, [&](auto load, auto store) {
     Floats sum = {};
     for (int64_t i = 0; i < call.count; i++)
@@ -39,24 +51,28 @@ void add_weighted_rows_to(const WeightedRowsCall& call, Out* out) {
 
 }  // namespace
 
+void embed(const EmbedCall& call, int64_t row_begin, int64_t row_end) {
+  with_number(call.element,
+              [&](auto number) { embed_rows<decltype(number)>(call, row_begin, row_end); });
+}
+
 void add_weighted_rows(const WeightedRowsCall& call) {
-  if (call.out_type == Element::kF32) {
-    add_weighted_rows_to(call, static_cast<float*>(call.out));
-  } else {
-    add_weighted_rows_to(call, static_cast<uint16_t*>(call.out));
-  }
+  with_number(call.element, [&](auto from) {
+    with_number(call.out_type, [&](auto to) {
+      add_weighted_rows_to(call, static_cast<const decltype(from)*>(call.x),
+                           static_cast<decltype(to)*>(call.out));
+    });
+  });
 }
 
 void clamped_gate(const ClampedGateCall& call, int64_t row_begin, int64_t row_end) {
-  clamped_gate_rows(call, row_begin, row_end);
+  with_number(call.element,
+              [&](auto number) { clamped_gate_rows<decltype(number)>(call, row_begin, row_end); });
 }
 
 void rotate_and_write(const RotateAndWriteCall& call, int64_t begin, int64_t end) {
-  if (call.spec.element == Element::kF32) {
-    rotate_and_write_tokens<float>(call, begin, end);
-  } else {
-    rotate_and_write_tokens<uint16_t>(call, begin, end);
-  }
+  with_number(call.spec.element,
+              [&](auto number) { rotate_and_write_tokens<decltype(number)>(call, begin, end); });
 }
 
 }  // namespace tokenmill

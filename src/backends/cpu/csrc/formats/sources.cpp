@@ -187,7 +187,8 @@ void read_step(Source source, const uint8_t* from, StepRow* to) {
     case Source::kQ6_K: return read_q6_k(from, to);
     case Source::kIQ4_XS: return read_iq4_xs(from, to);
     case Source::kF32:
-    case Source::kBF16: break;
+    case Source::kBF16:
+    case Source::kF16: break;
   }
   throw std::invalid_argument("not a quantized source");
 }

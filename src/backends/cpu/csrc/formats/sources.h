@@ -23,8 +23,9 @@ enum class Source : int32_t {
   kQ6_K = 12,
   kIQ4_XS = 13,
   kQ2_K = 14,
+  kF16 = 15,
 };
-constexpr int kNumSources = 15;
+constexpr int kNumSources = 16;
 
 // Layout that a source is packed to without loss, and the bytes of a step of one row.
 struct SourceSizes {
@@ -38,6 +39,7 @@ constexpr SourceSizes sizes_of(Source source) {
       {Layout::kBytes, 34},   {Layout::kIQ4, 18},     {Layout::kE2M1, 17},
       {Layout::kThree, 110},  {Layout::kSuper4, 144}, {Layout::kSuper5, 176},
       {Layout::kSix, 210},    {Layout::kSuperIQ4, 136}, {Layout::kTwo, 84},
+      {Layout::kF16, 2},
   };
   return kTable[static_cast<int>(source)];
 }

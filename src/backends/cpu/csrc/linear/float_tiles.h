@@ -1,5 +1,6 @@
-// Tiles that multiply in float, for instruction sets without bfloat16 products. Pairs of weights
-// are widened in registers once for all rows of a tile. Inputs are widened before.
+// Tiles that multiply in float, for instruction sets without bfloat16 products, and for weights in
+// float or half precision. Pairs of weights are widened in registers once for all rows of a tile.
+// Inputs in bfloat16 are widened before.
 //
 // AVX2 has 16 registers. Two FMA units with a latency of four cycles need eight sums, and more to
 // be always busy. Pairs of widened weights leave no room for more. With many rows a panel is
@@ -91,6 +92,30 @@ struct FloatBF16 {
       uint8_t* to = unpacked + half / 2 * 2 * FloatF32::kStepBytes + half % 2 * kLineBytes;
       FloatIsa::store_pair(to, load(weights + half * kLineBytes));
     }
+  }
+};
+
+// Converting a register of half precision takes one instruction on most CPUs.
+struct FloatF16 {
+  using Input = float;
+  using Weights = Lanes;
+  static constexpr int64_t kStepBytes = sizes_of(Layout::kF16).step_bytes();
+  static constexpr int64_t kStepInputs = 1;
+  static TM_INLINE Lanes load(const uint8_t* at) {
+    Lanes lanes;
+    TM_UNROLL for (int i = 0; i < kLaneParts; i++)
+      lanes.part[i] = floats_from_fp16(reinterpret_cast<const uint16_t*>(at) + i * TM_WIDTH);
+    return lanes;
+  }
+  static TM_INLINE float broadcast(const float* at) { return *at; }
+  static TM_INLINE void multiply_add(Lanes& sum, const Lanes& weights, float x) {
+    FloatF32::multiply_add(sum, weights, x);
+  }
+  // Converts some steps of a panel.
+  static void unpack(const uint8_t* weights, int64_t steps, uint8_t* unpacked) {
+    for (int64_t half = 0; half < 2 * steps; half++)
+      store_lanes(reinterpret_cast<float*>(unpacked) + half * kLaneRows,
+                  load(weights + half * kStepBytes / 2));
   }
 };
 

@@ -200,7 +200,7 @@ PreparedInputs copy_inputs(const LinearCall& call, Input input, const char* x, i
 PreparedInputs prepare_inputs(const LinearCall& call, const TileSet& tiles, int64_t first_row,
                               int64_t rows) {
   const Layout layout = call.weights->layout;
-  const int64_t given_bytes = layout == Layout::kF32 ? 4 : 2;
+  const int64_t given_bytes = has_float_inputs(layout) ? 4 : 2;
   const char* x = static_cast<const char*>(call.x) + first_row * call.x_stride * given_bytes;
   if (tiles.input == Input::kBlocks)
     return quantize_inputs(call, tiles, reinterpret_cast<const uint16_t*>(x), rows);

@@ -64,10 +64,14 @@ LinearKernels make_kernels() {
   TileSet& bf16 = table.floats[static_cast<int>(Layout::kBF16)];
   bf16 = {kInput, kBF16Rows};
   fill_dense_tiles<BlockIsa, Dense, kBF16Rows>(bf16.tile);
+  TileSet& f16 = table.floats[static_cast<int>(Layout::kF16)];
+  f16 = {Input::kF32, kFloatRows};
+  fill_dense_tiles<FloatIsa, FloatF16, kFloatRows>(f16.tile);
 #if !defined(__AVX512F__)
-  bf16.unpack_above = 2 * kFloatRows;
+  bf16.unpack_above = f16.unpack_above = 2 * kFloatRows;
   bf16.unpacking = {FloatBF16::unpack, &float_tiles(), FloatBF16::kStepInputs,
                     FloatF32::kStepBytes};
+  f16.unpacking = {FloatF16::unpack, &float_tiles(), FloatF16::kStepInputs, FloatF32::kStepBytes};
 #endif
   add_quantized<Layout::kBlocks4>(table);
   add_quantized<Layout::kBlocks5>(table);

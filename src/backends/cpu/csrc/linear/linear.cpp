@@ -75,7 +75,7 @@ class PanelProduct {
         prefetch_tiles_(static_cast<int>(
             rows > tiles_.prefetch_above ? std::min<int64_t>(num_tiles_, kPrefetchTiles) : 0)),
         width_(weights_.gate_up ? kLaneRows : kPanelRows),
-        out_bytes_(call.out_type == Element::kF32 ? 4 : 2),
+        out_bytes_(size_of(call.out_type)),
         // Sums are kept until the last piece. With one piece, each tile is finished at once.
         sums_(sums_scratch.floats((pieces_ == 1 ? tiles_.max_rows : rows) * kPanelRows)) {
     tile_.x_stride = inputs.stride;
@@ -196,7 +196,7 @@ void segment_part(const LinearCall& call, int worker, int workers) {
 }  // namespace
 
 void linear_part(const LinearCall& call, int worker, int workers) {
-  const int64_t out_bytes = call.out_type == Element::kF32 ? 4 : 2;
+  const int64_t out_bytes = size_of(call.out_type);
   LinearCall part = call;
   while (part.weights != nullptr) {
     segment_part(part, worker, workers);

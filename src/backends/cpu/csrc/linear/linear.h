@@ -45,12 +45,13 @@ enum class Layout : int32_t {
   kIQ4 = 9,       // [panel][k / 32]{[2][4 lines], [32] scale}
   kSuperIQ4 = 10,  // [panel][k / 256]{[32] factor, [8]{[2][4 lines], [32] int8}}
   kThree = 11,     // [panel][k / 256]{[32] factor, [8]{[2][2 lines, plane], [2][32] int8}}
-  kTwo = 12        // [panel][k / 256]{[2][32] factors, [8]{[2][2 lines], [2][32] bytes}}
+  kTwo = 12,       // [panel][k / 256]{[2][32] factors, [8]{[2][2 lines], [2][32] bytes}}
+  kF16 = 13        // [panel][k][32] half precision
 };
-constexpr int kNumLayouts = 13;
-constexpr int kFirstQuantized = 2;
+constexpr int kNumLayouts = 14;
 
 enum class Element : int32_t { kF32 = 0, kBF16 = 1 };
+constexpr int64_t size_of(Element element) { return element == Element::kF32 ? 4 : 2; }
 
 // Of the gate. GELU is its approximation by tanh.
 enum class Activation : int32_t { kSilu = 0, kGelu = 1 };
@@ -76,7 +77,7 @@ struct PackedLinear {
 // out[rows, n] (+)= x[rows, k] W^T + bias. structures.py has the same layout.
 struct LinearCall {
   const PackedLinear* weights;
-  const void* x;  // float for weights in kF32, else bfloat16
+  const void* x;  // float if has_float_inputs(layout), else bfloat16
   int64_t x_stride;  // in elements
   int64_t rows;
   const float* bias;  // [n], or null
@@ -120,12 +121,14 @@ inline constexpr Sizes kSizesByLayout[kNumLayouts] = {
     {kSuperBlock, kHalvesEach, kBytesEach, 4, 8, 0, kBlock, false},
     {kSuperBlock, kHalvesEach, 2 * kBytesEach, 3, 3, 4, 16, false},
     {kSuperBlock, 2 * kHalvesEach, 2 * kBytesEach, 2, 4, 0, 16, true},
+    {1, kPanelRows * 2, 0, 16, 16, 0, 1, false},
 };
 constexpr const Sizes& sizes_of(Layout layout) { return kSizesByLayout[static_cast<int>(layout)]; }
-constexpr bool is_quantized(Layout layout) {
-  return static_cast<int>(layout) >= kFirstQuantized;
-}
 constexpr int group_of(Layout layout) { return sizes_of(layout).group; }
+constexpr bool is_quantized(Layout layout) { return group_of(layout) > 1; }
+constexpr bool has_float_inputs(Layout layout) {
+  return layout == Layout::kF32 || layout == Layout::kF16;
+}
 constexpr bool has_minimum(Layout layout) { return sizes_of(layout).has_minimum; }
 // Whether one byte has the scale and the minimum of a group.
 constexpr bool has_nibble_scales(Layout layout) { return layout == Layout::kTwo; }

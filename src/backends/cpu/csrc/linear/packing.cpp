@@ -100,15 +100,16 @@ void pack_quantized_row(const PackedLinear& weights, Source source, const uint8_
   }
 }
 
-// A step has four bytes of a row: one float, or two bfloat16. Each line of the cache is read and
-// written once: the panel is filled in pieces of a line per row.
+// A step has kBytes of a row: one float or two bfloat16, or one number in half precision. Each line of
+// the cache is read and written once: the panel is filled in pieces of a line per row.
+template <int kBytes>
 void pack_floats(const uint8_t* const* rows, int64_t row_bytes, uint8_t* panel) {
   for (int64_t begin = 0; begin < row_bytes; begin += kLineBytes) {
     const int64_t end = std::min(begin + kLineBytes, row_bytes);
     for (int place = 0; place < kPanelRows; place++) {
       if (rows[place] == nullptr) continue;
-      for (int64_t at = begin; at < end; at += 4)
-        std::memcpy(panel + at * kPanelRows + place * 4, rows[place] + at, 4);
+      for (int64_t at = begin; at < end; at += kBytes)
+        std::memcpy(panel + at * kPanelRows + place * kBytes, rows[place] + at, kBytes);
     }
   }
 }
@@ -121,8 +122,9 @@ void pack_panel(const PackedLinear& weights, const WeightRows& source, int64_t p
     if (row < weights.n) rows[place] = source_row(weights, source, row);
   }
   std::memset(out, 0, panel_bytes(weights));
-  if (!is_quantized(weights.layout))
-    return pack_floats(rows, panel_bytes(weights) / kPanelRows, out);
+  const int64_t row_bytes = panel_bytes(weights) / kPanelRows;
+  if (weights.layout == Layout::kF16) return pack_floats<2>(rows, row_bytes, out);
+  if (!is_quantized(weights.layout)) return pack_floats<4>(rows, row_bytes, out);
   for (int place = 0; place < kPanelRows; place++)
     if (rows[place] != nullptr)
       pack_quantized_row(weights, source.source, rows[place], place, out);
@@ -165,6 +167,7 @@ float quantized_value_at(Layout layout, const uint8_t* step, int place, int inpu
 }
 
 float value_at(Layout layout, const uint8_t* step, int place, int input) {
+  if (layout == Layout::kF16) return float_at(step + place * 2);
   if (layout == Layout::kBF16) return float_from_bf16(step + place * 4 + input * 2);
   if (layout != Layout::kF32) return quantized_value_at(layout, step, place, input);
   float value;

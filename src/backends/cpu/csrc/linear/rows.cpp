@@ -100,9 +100,14 @@ void write_step(const StepRow& step, Layout layout, Out* out) {
   }
 }
 
-// Writes the numbers of a step in floating point: one float, or two bfloat16.
+// Writes the numbers of a step in floating point: one, or two bfloat16.
 template <class Out>
 void write_floats(const uint8_t* stored, Layout layout, Out* out) {
+  if (layout == Layout::kF16) {
+    uint16_t half;
+    std::memcpy(&half, stored, 2);
+    return store(float_from_fp16(half), out);
+  }
   float value;
   std::memcpy(&value, stored, 4);
   if (layout == Layout::kF32) return store(value, out);

@@ -15,6 +15,7 @@ struct Setting {
   Activation activation;
   bool float32_norms, post_norms, head_norms;
   int32_t rotary_size;
+  Element element;
   bool over_ranks;  // the model of one rank, with norms over all heads; few rows fit into a slot
 };
 struct LayerSetting {
@@ -36,7 +37,7 @@ class Reference {
       : setting_(setting) {
     const auto norm = [&](int64_t size) { return random_floats(random, size, 1.0f, 0.3f); };
     const auto product = [&](int64_t n, int64_t k, bool gate_up) {
-      return Product(library, report, random, n, k, gate_up, setting.activation);
+      return Product(library, report, random, setting.element, n, k, gate_up, setting.activation);
     };
     for (int i = 0; i < kLayers; i++)
       layers.push_back({norm(kHidden), norm(kHidden), norm(kHidden), norm(kHidden),
@@ -69,6 +70,9 @@ class Reference {
 
   std::vector<Layer> layers;
   std::vector<float> angles, cos, sin, whole_q_norm, whole_k_norm;
+
+
+  double rounded(double x) const { return tokenmill::rounded(x, setting_.element); }
 
  private:
   double activated(double x) const {
@@ -147,8 +151,8 @@ class Reference {
     }
   }
 
-  static Row attend_head(const Row& q, const std::vector<Row>& keys, const std::vector<Row>& values,
-                         int64_t kv, int64_t token, int64_t window) {
+  Row attend_head(const Row& q, const std::vector<Row>& keys, const std::vector<Row>& values,
+                  int64_t kv, int64_t token, int64_t window) const {
     const int64_t first = window > 0 ? std::max<int64_t>(0, token + 1 - window) : 0;
     Row out(kHeadSize);
     double sum = 0.0;
@@ -175,7 +179,7 @@ class Run {
     spec_.num_kv_heads = kKvHeads;
     spec_.head_size = kHeadSize;
     spec_.block_size = kBlockSize;
-    spec_.element = Element::kBF16;
+    spec_.element = setting.element;
     spec_.scale = 0.2f;
     model_.spec = spec_;
     model_.num_layers = kLayers;
@@ -207,10 +211,11 @@ class Run {
     model_.layers = layers;
     model_.embedding.table = table.at(0);
     const int64_t cache_size = 2 * kBlockSize * kKvHeads * 2 * kHeadSize;
-    Numbers caches[kLayers] = {{Element::kBF16, cache_size}, {Element::kBF16, cache_size}};
+    const Element element = setting.element;
+    Numbers caches[kLayers] = {{element, cache_size}, {element, cache_size}};
     void* const addresses[kLayers] = {caches[0].at(0), caches[1].at(0)};
-    Numbers normed(Element::kBF16, kTokens * kHidden), qkv(Element::kBF16, kTokens * kRow);
-    Numbers attended(Element::kBF16, kTokens * kQuery), inner(Element::kBF16, kTokens * kInner);
+    Numbers normed(element, kTokens * kHidden), qkv(element, kTokens * kRow);
+    Numbers attended(element, kTokens * kQuery), inner(element, kTokens * kInner);
     int64_t places[kTokens];
     for (int64_t token = 0; token < kTokens; token++) places[token] = token;
     DecoderStep step = {};
@@ -292,24 +297,26 @@ class Run {
 void check(const Library& library, Report& report, const Setting& setting) {
   Random random(11);
   const Reference reference(library, report, setting, random);
-  Numbers table(Element::kBF16, kVocabulary * kHidden), hidden(Element::kBF16, kTokens * kHidden);
+  const Element element = setting.element;
+  Numbers table(element, kVocabulary * kHidden), hidden(element, kTokens * kHidden);
   table.fill(random);
   int64_t token_ids[kTokens];
   std::vector<Row> wanted(kTokens);
   for (int64_t token = 0; token < kTokens; token++) {
     token_ids[token] = token * 7 % kVocabulary;
     for (int64_t i = 0; i < kHidden; i++)
-      wanted[token].push_back(rounded(table.get(token_ids[token] * kHidden + i) * kEmbeddingScale));
+      wanted[token].push_back(
+          reference.rounded(table.get(token_ids[token] * kHidden + i) * kEmbeddingScale));
   }
   reference.run(wanted);
   Run(library, report, setting).run(setting, reference, table, token_ids, false, hidden);
-  Numbers staged(Element::kBF16, kTokens * kHidden);
+  Numbers staged(element, kTokens * kHidden);
   Run(library, report, setting).run(setting, reference, table, token_ids, true, staged);
   // Sums in another order change roundings to 8 bits, here and in the layer after.
+  const double bound = element == Element::kBF16 ? 0.12 : 1e-4;
   for (int64_t i = 0; i < kTokens * kHidden; i++) {
     const double right = wanted[i / kHidden][i % kHidden];
-    report.expect_near(hidden.get(i), right, 0.12, "hidden", i / kHidden,
-                       i % kHidden);
+    report.expect_near(hidden.get(i), right, bound, "hidden", i / kHidden, i % kHidden);
     report.expect_near(staged.get(i), hidden.get(i), 0.0, "hidden of stages", i / kHidden,
                        i % kHidden);
   }
@@ -320,12 +327,15 @@ void check(const Library& library, Report& report, const Setting& setting) {
 // Checks two layers that differ, with all that a layer may have, and without it. As two stages they
 // have the same results to the last bit.
 void check_decoder_layers(const Library& library, Report& report) {
-  report.begin("decoder layers with norms of heads and outputs, and GELU");
-  check(library, report, {Activation::kGelu, true, true, true, 16, false});
-  report.begin("decoder layers without norms of heads and outputs, and SiLU");
-  check(library, report, {Activation::kSilu, false, false, false, 32, false});
-  report.begin("decoder layers of one rank with norms over all heads");
-  check(library, report, {Activation::kSilu, false, true, false, 32, true});
+  for (const Element element : {Element::kBF16, Element::kF32}) {
+    const std::string in = element == Element::kBF16 ? "" : ", in float";
+    report.begin("decoder layers with norms of heads and outputs, and GELU" + in);
+    check(library, report, {Activation::kGelu, true, true, true, 16, element, false});
+    report.begin("decoder layers without norms of heads and outputs, and SiLU" + in);
+    check(library, report, {Activation::kSilu, false, false, false, 32, element, false});
+    report.begin("decoder layers of one rank with norms over all heads" + in);
+    check(library, report, {Activation::kSilu, false, true, false, 32, element, true});
+  }
 }
 
 }  // namespace tokenmill

@@ -14,6 +14,7 @@ constexpr double kMargin = 0.02;
 struct Setting {
   bool normalizes_shares, is_interleaved;
   float limit;  // 0: the products compute the activation
+  Element element;
   bool over_ranks;  // the last two experts are another rank's, and few rows are exchanged at once
   int own_experts() const { return over_ranks ? kExperts - 2 : kExperts; }
 };
@@ -26,15 +27,18 @@ class Reference {
       : setting_(setting),
         norm(random_floats(random, kHidden, 1.0f, 0.3f)),
         router_bias(random_floats(random, kExperts, 0.0f, 0.3f)),
-        router(library, report, random, kExperts, kHidden, false, Activation::kSilu),
-        qkv(library, report, random, 3 * kHeadSize, kHidden, false, Activation::kSilu),
-        attention_output(library, report, random, kHidden, kHeadSize, false, Activation::kSilu,
-                         0.0f) {
+        router(library, report, random, setting.element, kExperts, kHidden, false,
+               Activation::kSilu),
+        qkv(library, report, random, setting.element, 3 * kHeadSize, kHidden, false,
+            Activation::kSilu),
+        attention_output(library, report, random, setting.element, kHidden, kHeadSize, false,
+                         Activation::kSilu, 0.0f) {
     const bool has_limit = setting.limit > 0;
     for (int i = 0; i < kExperts; i++) {
-      gate_ups.emplace_back(library, report, random, 2 * kInner, kHidden, !has_limit,
-                            Activation::kSilu);
-      downs.emplace_back(library, report, random, kHidden, kInner, false, Activation::kSilu);
+      gate_ups.emplace_back(library, report, random, setting.element, 2 * kInner, kHidden,
+                            !has_limit, Activation::kSilu);
+      downs.emplace_back(library, report, random, setting.element, kHidden, kInner, false,
+                         Activation::kSilu);
       biases.push_back(random_floats(random, 2 * kInner, 0.0f, 0.3f));
     }
   }
@@ -69,6 +73,8 @@ class Reference {
   std::vector<std::vector<float>> biases;  // of gate and up
 
  private:
+  double rounded(double x) const { return tokenmill::rounded(x, setting_.element); }
+
   Row normed(const Row& x) const {
     double squares = 0.0;
     for (const double one : x) squares += one * one;
@@ -107,7 +113,7 @@ void describe(const Reference& reference, const Expert* experts, DecoderLayer& l
   layer.router_bias = reference.router_bias.data();
   model.spec.num_heads = model.spec.num_kv_heads = 1;
   model.spec.head_size = model.spec.block_size = kHeadSize;
-  model.spec.element = Element::kBF16;
+  model.spec.element = reference.setting_.element;
   model.spec.scale = 0.2f;
   model.experts = {kExperts, kActive, kInner, reference.setting_.normalizes_shares,
                    reference.setting_.limit, 1.702f, reference.setting_.is_interleaved};
@@ -121,9 +127,10 @@ void describe(const Reference& reference, const Expert* experts, DecoderLayer& l
 void run(const Library& library, Report& report, DecoderModel& model, const int64_t* token_ids,
          Numbers& hidden, int64_t* counts) {
   constexpr int64_t kBlocks = (kTokens + kHeadSize - 1) / kHeadSize;
-  Numbers cache(Element::kBF16, kBlocks * kHeadSize * 2 * kHeadSize);
-  Numbers normed(Element::kBF16, kTokens * kHidden), qkv(Element::kBF16, kTokens * 3 * kHeadSize);
-  Numbers attended(Element::kBF16, kTokens * kHeadSize);
+  const Element element = model.spec.element;
+  Numbers cache(element, kBlocks * kHeadSize * 2 * kHeadSize);
+  Numbers normed(element, kTokens * kHidden), qkv(element, kTokens * 3 * kHeadSize);
+  Numbers attended(element, kTokens * kHeadSize);
   int64_t places[kTokens];
   for (int64_t token = 0; token < kTokens; token++) places[token] = token;
   const int32_t starts[2] = {0, kTokens}, blocks[kBlocks] = {0, 1};
@@ -158,7 +165,8 @@ void check(const Library& library, Report& report, const Setting& setting) {
   DecoderLayer layer = {};
   DecoderModel model = {};
   describe(reference, experts, layer, model);
-  Numbers table(Element::kBF16, kVocabulary * kHidden), hidden(Element::kBF16, kTokens * kHidden);
+  const Element element = setting.element;
+  Numbers table(element, kVocabulary * kHidden), hidden(element, kTokens * kHidden);
   table.fill(random);
   model.embedding.table = table.at(0);
   int64_t token_ids[kTokens];
@@ -169,12 +177,13 @@ void check(const Library& library, Report& report, const Setting& setting) {
   if (setting.over_ranks) model.ranks = &ranks;
   int64_t counts[kExperts] = {}, right_counts[kExperts] = {};
   run(library, report, model, token_ids, hidden, counts);
+  const double bound = element == Element::kBF16 ? 0.03 : 1e-5;
   for (int64_t token = 0; token < kTokens; token++) {
     Row x;
     for (int64_t i = 0; i < kHidden; i++) x.push_back(table.get(token_ids[token] * kHidden + i));
     const Row wanted = reference.run(x, report, right_counts);
     for (int64_t i = 0; i < kHidden; i++)
-      report.expect_near(hidden.get(token * kHidden + i), wanted[i], 0.03, "hidden", token, i);
+      report.expect_near(hidden.get(token * kHidden + i), wanted[i], bound, "hidden", token, i);
   }
   for (int i = 0; i < kExperts; i++)
     report.expect(counts[i] == right_counts[i], "expert ", i, " has ", counts[i], " tokens, not ",
@@ -185,14 +194,17 @@ void check(const Library& library, Report& report, const Setting& setting) {
 
 // Checks a layer with experts: which ones compute a token, their gates, and their shares.
 void check_experts(const Library& library, Report& report) {
-  report.begin("experts whose products compute the activation");
-  check(library, report, {true, false, 0.0f, false});
-  report.begin("experts with clamped gates that alternate with up");
-  check(library, report, {false, true, 0.6f, false});
-  report.begin("experts with clamped gates before up");
-  check(library, report, {true, false, 0.6f, false});
-  report.begin("experts of one rank");
-  check(library, report, {false, true, 0.6f, true});
+  for (const Element element : {Element::kBF16, Element::kF32}) {
+    const std::string in = element == Element::kBF16 ? "" : ", in float";
+    report.begin("experts whose products compute the activation" + in);
+    check(library, report, {true, false, 0.0f, element, false});
+    report.begin("experts with clamped gates that alternate with up" + in);
+    check(library, report, {false, true, 0.6f, element, false});
+    report.begin("experts with clamped gates before up" + in);
+    check(library, report, {true, false, 0.6f, element, false});
+    report.begin("experts of one rank" + in);
+    check(library, report, {false, true, 0.6f, element, true});
+  }
 }
 
 }  // namespace tokenmill

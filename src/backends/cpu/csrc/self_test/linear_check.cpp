@@ -6,12 +6,12 @@ namespace {
 
 const char* const kNames[] = {"float32", "bfloat16", "Q4_0",  "Q4_1", "Q5_0", "Q5_1", "Q8_0",
                               "IQ4_NL",  "MXFP4",    "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS",
-                              "Q2_K"};
+                              "Q2_K",    "float16"};
 
 // Offsets in a block of the source's half-precision numbers; -1: none.
 const int kHalves[][2] = {{-1, -1}, {-1, -1}, {0, -1},  {0, 2}, {0, -1}, {0, 2},  {0, -1},
                           {0, -1},  {-1, -1}, {108, -1}, {0, 2}, {0, 2},  {208, -1}, {0, -1},
-                          {80, 82}};
+                          {80, 82}, {-1, -1}};
 
 // A half-precision number that is neither subnormal nor 0.
 double value_of_half(uint16_t half) {
@@ -54,6 +54,11 @@ struct Matrix {
         push(from_bf16(half), std::fabs(from_bf16(half)));
       }
       return;
+    }
+    if (layout == Layout::kF16) {
+      const auto half = static_cast<uint16_t>(random.bits() & 0xbfff);  // some are subnormal
+      std::memcpy(to, &half, 2);
+      return push(float_from_fp16(half), std::fabs(float_from_fp16(half)));
     }
     add_quantized(to, random);
   }
@@ -209,7 +214,7 @@ void check_product(const Library& library, Report& report, const Setting& settin
   check_unpacked(library, report, weights, matrix);
   if (!setting.gate_up) check_looked_up(library, report, weights, matrix);
 
-  Numbers x(matrix.layout == Layout::kF32 ? Element::kF32 : Element::kBF16,
+  Numbers x(has_float_inputs(matrix.layout) ? Element::kF32 : Element::kBF16,
             setting.rows * setting.k);
   x.fill(random);
   // Every third row has a number that is much larger than others, so that its block has a rest.

@@ -7,7 +7,9 @@ namespace tokenmill {
 
 using Row = std::vector<double>;
 
-inline double rounded(double x) { return from_bf16(to_bf16(static_cast<float>(x))); }
+inline double rounded(double x, Element element) {
+  return element == Element::kBF16 ? from_bf16(to_bf16(static_cast<float>(x))) : x;
+}
 
 inline std::vector<float> random_floats(Random& random, int64_t count, float mean,
                                         float spread) {
@@ -16,14 +18,15 @@ inline std::vector<float> random_floats(Random& random, int64_t count, float mea
   return numbers;
 }
 
-// A product with random weights, in bfloat16.
+// A product with random weights, in float or bfloat16.
 class Product {
  public:
-  Product(const Library& library, Report& report, Random& random, int64_t n, int64_t k,
-          bool gate_up, Activation activation, float spread = 0.3f)
-      : rows_(Element::kBF16, n * k) {
+  Product(const Library& library, Report& report, Random& random, Element element, int64_t n,
+          int64_t k, bool gate_up, Activation activation, float spread = 0.3f)
+      : rows_(element, n * k) {
     for (int64_t i = 0; i < n * k; i++) rows_.set(i, spread * random.number());
-    packed_.layout = Layout::kBF16;
+    const bool is_float = element == Element::kF32;
+    packed_.layout = is_float ? Layout::kF32 : Layout::kBF16;
     packed_.n = n;
     packed_.k = k;
     packed_.gate_up = gate_up;
@@ -32,7 +35,8 @@ class Product {
     auto* data = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64;
     packed_.data = data;
     const auto* up = gate_up ? static_cast<const uint8_t*>(rows_.at(n / 2 * k)) : nullptr;
-    const WeightRows source = {static_cast<uint8_t*>(rows_.at(0)), up, 2 * k, Source::kBF16};
+    const WeightRows source = {static_cast<uint8_t*>(rows_.at(0)), up, rows_.size() * k,
+                               is_float ? Source::kF32 : Source::kBF16};
     report.expect_done(library.pack(&packed_, &source, data), "tm_pack");
   }
 
