@@ -69,8 +69,8 @@ BUGS = {
         TEXT, 'self._is_escaped = char == "\\\\"', "self._is_escaped = False", "JSONDecodeError"
     ),
     "brackets in strings count": tools(TEXT, "self._quote = char\n", "self._quote = None\n"),
-    "arguments begin with a brace too many": tools(
-        JSON, "answer.take(head.end())", "answer.take(head.end() - 1)"
+    "arguments lose their first brace": tools(
+        JSON, "answer.take(head.end())", "answer.take(head.end() + 1)", "JSONDecodeError"
     ),
     "a call whose name comes last is content": tools(
         JSON,

@@ -53,6 +53,7 @@ def run_tests(bug: Bug, *options: str) -> tuple[bool, str]:
     """Whether the bug's test finds it, and what pytest prints. Stops at the first failure."""
     planted = {"file": bug.file, "source": bug.changed(), "caught_as": bug.caught_as}
     flags = ["-q", "-x", "-n0", "-p", "tests.planted.plugin", "-p", "no:randomly", *options]
+    flags += ["-p", "no:tests.cpu_budget"]  # a bug may make a test slow before it fails
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *flags, bug.test],
         cwd=ROOT,
