@@ -134,7 +134,7 @@ BUGS = {
         "openai/sse",
         "document = document.replace(char, escape)",
         "pass",
-        "test_chunks::test_a_client_that_splits_lines_as_python_does_gets_whole_events",
+        SPLIT,
         "JSONDecodeError",
     ),
     "a stream has no end": bug(

@@ -160,12 +160,6 @@ BUGS = {
         "tile_.add_to_sums = false;",
         "product",
     ),
-    "the last panel writes beyond the row": bug(
-        "linear/linear.cpp",
-        "static_cast<int>(std::min(width_, num_columns(weights_) - panel * width_));",
-        "static_cast<int>(width_);",
-        "status -6",
-    ),
     "the residual is lost": bug(
         "linear/finish.h",
         "if (call.add_to_out) value += load_as_floats(out + column);",
