@@ -73,11 +73,12 @@ def pytest_runtest_makereport(
     own, children = (b - a for a, b in zip(item.stash[_BEFORE], after, strict=True))
     item.stash[_BEFORE] = after
     is_shared = call.when == "teardown" and item.stash[_IS_LAST]
-    used[call.when] = [own, children / _num_tests(item) if is_shared else children]
+    children = children / _num_tests(item) if is_shared else children
+    used[call.when] = [own, children, call.duration]
     if call.when != "teardown":
         return report
     report.user_properties.append(("cpu", used))
-    seconds = sum(map(sum, used.values()))
+    seconds = sum(own + children for own, children, _ in used.values())
     if seconds > LIMIT and report.passed and _is_judged(item):
         limit = LIMIT * TOLERANCE * max(1.0, max(_loop() for _ in range(5)) / REFERENCE_SECONDS)
         if seconds > limit:
@@ -103,10 +104,10 @@ def _was_built(item: pytest.Item) -> bool:
 
 
 def _reason(used: dict[str, list[float]], limit: float) -> str:
-    own, children = (sum(column) for column in zip(*used.values(), strict=True))
+    own, children, _ = (sum(column) for column in zip(*used.values(), strict=True))
     return (
         f"used {own + children:.1f} CPU seconds ({own:.1f} in this process, {children:.1f} in "
-        f"others, {sum(used['setup']):.1f} in fixtures), and a test of the first tier has "
+        f"others, {sum(used['setup'][:2]):.1f} in fixtures), and a test of the first tier has "
         f"{LIMIT:g} ({limit:.1f} on this CPU now): make it smaller, or mark it `check` and say why "
         "(tests/cpu_budget.py)"
     )

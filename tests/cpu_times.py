@@ -17,8 +17,9 @@ from benchmarks.recording import describe_machine
 
 NUM_TESTS = 30
 """Rows of the second table."""
-HEADS = ("CPU s", "fixtures", "tests", "processes")
-"""In the process of the tests: fixtures and the tests themselves. Then other processes, of both."""
+HEADS = ("CPU s", "fixtures", "tests", "processes", "wall s")
+"""In the process of the tests: fixtures and the tests themselves. Then other processes, of both.
+Last, the seconds that passed: on a quiet machine, those beyond the CPU seconds were waited."""
 
 Costs = Sequence[float]
 
@@ -36,12 +37,13 @@ def main(path: Path) -> None:
 
 
 def costs_of(row: dict[str, Any]) -> Costs:
-    """All, fixtures, test and processes, in CPU seconds."""
+    """All, fixtures, test and processes in CPU seconds, and the seconds that passed."""
     own = {phase: used[0] for phase, used in row.items() if phase != "test"}
-    processes = sum(used[1] for phase, used in row.items() if phase != "test")
+    phases = [used for phase, used in row.items() if phase != "test"]
+    _, processes, wall = (sum(column) for column in zip(*phases, strict=True))
     test = own.pop("call", 0)
     fixtures = sum(own.values())
-    return (fixtures + test + processes, fixtures, test, processes)
+    return (fixtures + test + processes, fixtures, test, processes, wall)
 
 
 def by_folder(tests: dict[str, Costs]) -> list[tuple[str, Costs]]:

@@ -82,21 +82,28 @@ def test_own_time_fixtures_and_children_count_but_not_sleep_or_what_is_built_onc
     lines = (tmp_path / "times").read_text().splitlines()
     rows = {row["test"]: row for row in map(json.loads, lines)}
     assert len(rows) == 6
-    own, children = rows["test_some.py::test_child"]["call"]
+    own, children, _ = rows["test_some.py::test_child"]["call"]
     assert own < children and children > 0.2
     assert rows["test_some.py::test_fixture"]["setup"][0] > 0.2
+    own, _, passed = rows["test_some.py::test_that_sleeps"]["call"]
+    assert own < 0.2 < 0.5 < passed
 
 
 def test_the_table_adds_up_folders_and_puts_the_dearest_first() -> None:
     rows = [
-        {"test": "tests/a/b/c/test_x.py::one", "setup": [1, 0], "call": [2, 3], "teardown": [4, 5]},
-        {"test": "tests/a/b/test_y.py::two", "setup": [1, 0], "call": [1, 0]},
-        {"test": "tests/test_z.py::three", "setup": [20, 0]},
+        {
+            "test": "tests/a/b/c/test_x.py::one",
+            "setup": [1, 0, 1],
+            "call": [2, 3, 9],
+            "teardown": [4, 5, 7],
+        },
+        {"test": "tests/a/b/test_y.py::two", "setup": [1, 0, 1], "call": [1, 0, 1]},
+        {"test": "tests/test_z.py::three", "setup": [20, 0, 20]},
     ]
     costs = {row["test"]: costs_of(row) for row in rows}
-    assert costs["tests/a/b/c/test_x.py::one"] == (15, 5, 2, 8)
+    assert costs["tests/a/b/c/test_x.py::one"] == (15, 5, 2, 8, 17)
     assert by_folder(costs) == [
-        ("tests", [20, 20, 0, 0]),
-        ("tests/a/b", [17, 6, 3, 8]),
-        ("all", [37, 26, 3, 8]),
+        ("tests", [20, 20, 0, 0, 20]),
+        ("tests/a/b", [17, 6, 3, 8, 19]),
+        ("all", [37, 26, 3, 8, 39]),
     ]

@@ -132,6 +132,7 @@ def test_a_torch_that_does_not_exist_ends_with_pips_own_words(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.check  # it makes an environment of the Python that runs the tests
 def test_the_environment_shares_the_packages_of_a_python_that_has_torch(tmp_path: Path) -> None:
     """As in a GPU image; nothing has to be downloaded then."""
     (tmp_path / "torch.py").write_text("__version__ = '2.13.0+cu130'\n")

@@ -1,4 +1,4 @@
-"""`tokenmill serve` as a process with the real model: many clients that leave, and SIGTERM."""
+"""`tokenmill serve` as a process with the real model: clients that leave, and hangs at SIGTERM."""
 
 from __future__ import annotations
 
@@ -72,24 +72,6 @@ def test_the_process_that_tries_grammars_runs_before_the_first_one(server: Runni
     raise AssertionError("it does not run after a minute")
 
 
-def test_sigterm_lets_a_stream_finish_and_refuses_new_requests(tmp_path: Path) -> None:
-    with running_server(tmp_path, "--num-gpu-blocks-override", "300") as server:
-        body = {"prompt": "Once", "max_tokens": 60, "ignore_eos": True, "stream": True}
-        url = f"{server.url}/v1/completions"
-        with httpx.stream("POST", url, json=body, timeout=120) as reply:
-            lines = reply.iter_lines()
-            next(lines)
-            server.process.send_signal(signal.SIGTERM)
-            refused = _until_refused(url)
-            assert refused.status_code == 503
-            assert int(refused.headers["retry-after"]) >= 1
-            assert httpx.get(f"{server.url}/ready").status_code == 503
-            rest = [line for line in lines if line]
-        assert rest[-1] == "data: [DONE]"
-        assert json.loads(rest[-2][6:])["choices"][0]["finish_reason"] == "length"
-        assert server.process.wait(60) == 0
-
-
 HANGING = """
 import time
 
@@ -118,7 +100,11 @@ def register(registry):
     ("hook", "flags"),
     [
         ("schedule", ("--scheduler", "hanging")),
-        ("propose", ("--speculative-method", "hanging", "--no-speculative-adaptive")),
+        pytest.param(
+            "propose",
+            ("--speculative-method", "hanging", "--no-speculative-adaptive"),
+            marks=pytest.mark.check,  # tests/core has each hook that hangs; this is a server more
+        ),
     ],
 )
 def test_a_second_sigterm_ends_a_server_in_which_a_plugin_hangs(
@@ -197,15 +183,6 @@ def _wait_for(server: RunningServer, event: str) -> None:
             return
         time.sleep(0.1)
     raise AssertionError(server.log.read_text())
-
-
-def _until_refused(url: str) -> httpx.Response:
-    """The signal reaches the server a moment after it was sent."""
-    for _ in range(50):
-        reply = httpx.post(url, json={"prompt": "x", "max_tokens": 1}, timeout=60)
-        if reply.status_code != 200:
-            return reply
-    raise AssertionError("still accepting")
 
 
 async def _read(client: httpx.AsyncClient, url: str, body: dict[str, object]) -> None:

@@ -35,6 +35,7 @@ def whole(http: httpx.Client, **fields: Any) -> dict[str, Any]:
 
 def events_of(response: httpx.Response) -> list[dict[str, Any]]:
     assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers.get("x-accel-buffering") == "no", "a proxy would hold events back"
     lines = [line for line in response.text.split("\n\n") if line]
     assert lines.pop() == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from .forked_commands import run_forked
+
 HERE = str(Path(__file__).parent)
 """A directory without a model."""
 COMMANDS = ("serve", "generate", "chat", "plugins", "model", "draft")
@@ -53,23 +55,23 @@ def test_each_command_has_help(command: str) -> None:
 
 
 def test_only_a_flag_that_is_not_known_gets_a_near_one() -> None:
-    check_one_line(tokenmill("serve", "--max-modl-len", "3"), 2, "Did you mean '--max-model-len'?")
-    done = tokenmill("serve", "--max-model-len", "abc")
+    check_one_line(run_forked("serve", "--max-modl-len", "3"), 2, "Did you mean '--max-model-len'?")
+    done = run_forked("serve", "--max-model-len", "abc")
     check_one_line(done, 2, "'abc' is not a number")
     assert "Did you mean" not in done.stderr
 
 
 def test_a_flag_of_another_command_is_told_to_be_one() -> None:
-    done = tokenmill("serve", "--workload", "x")
+    done = run_forked("serve", "--workload", "x")
     check_one_line(done, 2, "unrecognized arguments: --workload", "`tokenmill simulate compare`")
     assert "Did you mean" not in done.stderr and "tokenmill serve --help" in done.stderr
-    done = tokenmill("generate", "x", "--data-parallel-size=2")
+    done = run_forked("generate", "x", "--data-parallel-size=2")
     check_one_line(done, 2, "--data-parallel-size=2. It is a flag of `tokenmill serve`.")
 
 
 @pytest.mark.parametrize("command", [["generate", "hi"], ["chat", "-q", "hi"]], ids=lambda c: c[0])
 def test_a_sampling_flag_out_of_range_is_told_before_anything_is_loaded(command: list[str]) -> None:
-    done = tokenmill(*command, "--max-tokens", "-5")
+    done = run_forked(*command, "--max-tokens", "-5")
     check_one_line(done, 1, "max_tokens", "-5")
     assert "loading" not in done.stderr
 
@@ -83,7 +85,7 @@ def test_input_that_is_not_utf_8_is_refused_with_the_byte() -> None:
 
 
 def test_help_of_serve_names_vllm_s_flags_and_their_defaults() -> None:
-    text = tokenmill("serve", "--help").stdout
+    text = run_forked("serve", "--help").stdout
     for flag in ("--dtype", "--max-num-seqs", "--block-size", "--num-gpu-blocks-override",
                  "--api-key", "--served-model-name", "--gpu-memory-utilization",
                  "--max-num-batched-tokens", "--kv-cache-memory", "--scheduler",
@@ -106,7 +108,7 @@ def test_help_of_serve_names_vllm_s_flags_and_their_defaults() -> None:
     ids=" ".join,
 )
 def test_a_wrong_flag_is_one_line_and_status_2(arguments: list[str], words: list[str]) -> None:
-    check_one_line(tokenmill(*arguments), 2, *words)
+    check_one_line(run_forked(*arguments), 2, *words)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_wrong_flag_is_one_line_and_status_2(arguments: list[str], words: list
     ids=" ".join,
 )
 def test_what_cannot_work_is_one_line_and_status_1(arguments: list[str], words: list[str]) -> None:
-    check_one_line(tokenmill(*arguments), 1, *words)
+    check_one_line(run_forked(*arguments), 1, *words)
 
 
 def test_a_taken_port_is_told_before_anything_is_loaded() -> None:
@@ -150,31 +152,31 @@ def test_a_taken_port_is_told_before_anything_is_loaded() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        done = tokenmill("serve", "--port", port)
+        done = run_forked("serve", "--port", port)
     check_one_line(done, 1, port, "--port")
     assert "loading" not in done.stderr
 
 
 def test_plugins_are_listed_one_per_row_where_nobody_sees_it_on_a_terminal() -> None:
-    rows = tokenmill("plugins", "list").stdout.splitlines()
+    rows = run_forked("plugins", "list").stdout.splitlines()
     assert rows[0].split()[:2] == ["NAME", "STATE"]
     (row,) = [row for row in rows if row.startswith("fcfs ")]
     assert "enabled" in row and "scheduling_policy:fcfs *" in row
     assert row.split()[-2] == "tokenmill"
-    listed = json.loads(tokenmill("plugins", "list", "--json").stdout)
+    listed = json.loads(run_forked("plugins", "list", "--json").stdout)
     assert [row.split()[0] for row in rows[1:]] == [plugin["name"] for plugin in listed]
 
 
 def test_a_plugin_is_described() -> None:
-    text = tokenmill("plugins", "show", "chunked").stdout
+    text = run_forked("plugins", "show", "chunked").stdout
     assert "scheduler chunked" in text
-    found = json.loads(tokenmill("plugins", "show", "chunked", "--json").stdout)
+    found = json.loads(run_forked("plugins", "show", "chunked", "--json").stdout)
     assert found["info"]["name"] == "chunked"
     assert found["providers"][0]["kind"] == "scheduler"
 
 
 def test_plugins_show_says_what_an_attention_backend_lacks_on_this_machine() -> None:
-    text = tokenmill("plugins", "show", "flash-attn").stdout
+    text = run_forked("plugins", "show", "flash-attn").stdout
     assert "on this machine:" in text and "FlashAttention 2: " in text
 
 
@@ -182,7 +184,7 @@ def test_plugins_show_says_what_an_attention_backend_lacks_on_this_machine() -> 
     ("name", "plugin"), [("torch", "torch-attention"), ("mp", "executors")], ids=["name", "alias"]
 )
 def test_plugins_show_finds_a_plugin_by_what_it_offers(name: str, plugin: str) -> None:
-    assert tokenmill("plugins", "show", name).stdout.startswith(f"{plugin} ")
+    assert run_forked("plugins", "show", name).stdout.startswith(f"{plugin} ")
 
 
 def test_the_default_model_s_path_is_printed_alone() -> None:
@@ -224,8 +226,8 @@ def test_version_is_a_command_too() -> None:
 def test_a_value_or_flag_that_cannot_be_is_wrong_usage(
     arguments: tuple[str, ...], word: str
 ) -> None:
-    check_one_line(tokenmill(*arguments), 2, word)
+    check_one_line(run_forked(*arguments), 2, word)
 
 
 def test_two_models_are_one_too_many() -> None:
-    check_one_line(tokenmill("serve", "/a", "--model", "/b"), 1, "/a", "/b")
+    check_one_line(run_forked("serve", "/a", "--model", "/b"), 1, "/a", "/b")

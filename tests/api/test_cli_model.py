@@ -60,7 +60,7 @@ def test_serve_prints_what_to_do_and_drains_at_sigterm(tmp_path: Path) -> None:
                     while other.get("/ready").status_code == 200:
                         pass
                     refused = other.post("/v1/completions", json={"prompt": "a"})
-                    assert refused.headers["retry-after"]
+                    assert int(refused.headers["retry-after"]) >= 1
                     check_error(refused, 503)
                     assert other.get("/health").status_code == 200
                 rest = [line for line in lines if line]

@@ -19,6 +19,8 @@ from tokenmill.core.plan import StepPlan, StepResult
 
 from .serving import PATIENCE, Served, SteeredExecutor, serve_engine, toy_engine
 
+ENDLESS = 15_000
+"""Tokens that take longer than PATIENCE."""
 HEAD = (
     b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n"
@@ -27,16 +29,16 @@ HEAD = (
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[Served]:
-    """A step takes 5 ms, so that a request of 500 tokens is under way for a while."""
+    """A step takes 5 ms. No request ends by itself while a test waits for its end."""
     executor = SteeredExecutor(num_blocks=8192, step_seconds=0.005)
-    with serve_engine(toy_engine(executor, max_model_len=4000)) as served:
+    with serve_engine(toy_engine(executor, max_model_len=2 * ENDLESS)) as served:
         yield served
 
 
 def send(served: Served, **fields: object) -> socket.socket:
     """A request on a socket of its own, which the test reads and closes as it likes."""
     target = urlsplit(served.url)
-    body = json.dumps({"prompt": "abc", "max_tokens": 3000, **fields}).encode()
+    body = json.dumps({"prompt": "abc", "max_tokens": ENDLESS, **fields}).encode()
     sock = socket.create_connection((target.hostname or "", target.port or 0), timeout=PATIENCE)
     sock.sendall(HEAD % len(body) + body)
     return sock

@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tokenmill.api.http.errors import as_api_error, error_body
+
 from .serving import Served
 
 COMPLETIONS = "/v1/completions"
@@ -35,6 +37,12 @@ def complete(http: httpx.Client, **fields: Any) -> httpx.Response:
 
 def chat(http: httpx.Client, **fields: Any) -> httpx.Response:
     return http.post(CHAT, json={"messages": MESSAGES, "max_tokens": 2} | fields)
+
+
+def test_an_unexpected_exception_shows_no_details() -> None:
+    error = as_api_error(RuntimeError("a path or a key"))
+    assert error.status == 500 and "its log says why" in error.message
+    assert b"a path" not in error_body(error)
 
 
 def test_an_unknown_path_is_404_and_a_wrong_method_is_405(http: httpx.Client) -> None:

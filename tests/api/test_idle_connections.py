@@ -113,6 +113,12 @@ class Caller:
         self.is_open = False
 
 
+def test_the_connection_that_has_been_silent_longest_makes_room() -> None:
+    room, callers = Room(2), [Caller() for _ in range(4)]
+    assert all(map(room.enter, callers))
+    assert [caller.is_open for caller in callers] == [False, False, True, True]
+
+
 def test_a_full_room_refuses_some_and_closes_the_rest() -> None:
     room = Room(1)
     busy = Caller()

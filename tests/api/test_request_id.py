@@ -14,6 +14,7 @@ import pytest
 from tokenmill.core.contract.events import Finished
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.log import JsonFormatter
+from tokenmill.core.request_options import MAX_CLIENT_ID
 from tokenmill.plugin import Load, RequestView, get_logger
 
 from .serving import Served, SteeredExecutor, serve_engine, toy_engine
@@ -94,6 +95,11 @@ def test_a_request_that_the_engine_fails_is_named_by_engine_and_api(
     assert named["request_failed"] == named["request"] == "cmpl-lost"
     [failed] = [one for one in events if one["event"] == "step_failed"]
     assert failed["engine_ids"] == ["cmpl-lost"] and "planted" in failed["exception"]
+
+
+def test_a_long_id_of_a_client_is_cut(served: Served, output: StringIO) -> None:
+    answer, _ = ask(served, output, **{"X-Request-Id": "a" * (MAX_CLIENT_ID + 1)})
+    assert answer.headers["x-request-id"] == "a" * MAX_CLIENT_ID
 
 
 def test_two_requests_without_an_id_get_different_ones(served: Served, output: StringIO) -> None:

@@ -33,7 +33,15 @@ def test_json_is_accepted_with_any_parameters(http: httpx.Client, sent: str) -> 
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "10.0.0.1", "[::2]:80"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8000",
+        "localhost.evil.example",
+        "notlocalhost",
+        "10.0.0.1",
+        "[::2]:80",
+    ],
 )
 @pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/health", "/nothing"])
 def test_a_name_that_points_here_by_dns_is_refused(

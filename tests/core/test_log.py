@@ -70,3 +70,8 @@ def test_fields_of_the_context_are_in_both_formats(output: StringIO) -> None:
     get_logger("room").warning("outside")
     found = [json.loads(line) for line in output.getvalue().splitlines()]
     assert [one.get("request_id") for one in found] == ["abc", "xyz", None]
+
+
+def test_a_record_of_another_process_has_its_exception_as_text() -> None:
+    record = logging.makeLogRecord({"msg": "it_broke", "exc_text": "KeyError: 'planted'"})
+    assert json.loads(JsonFormatter().format(record))["exception"] == "KeyError: 'planted'"

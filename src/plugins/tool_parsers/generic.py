@@ -76,7 +76,8 @@ class GenericToolParser:
                 yield ContentDelta(comma)
             for closing in _CLOSINGS[opened.lstrip()[:-1]]:
                 yield from take_end(answer, closing)
-            yield from skip_space(answer)
+            if not comma:
+                yield from skip_space(answer)
 
 
 def _may_be_call(answer: AnswerText, heads: tuple[str, ...]) -> Generator[None, None, bool]:

@@ -144,11 +144,17 @@ DISTRIBUTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("each_way", ["torch"], indirect=True)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_tokens_are_drawn_with_exactly_their_probability(name: str) -> None:
+    """Each way, from the same states: to make them takes most of the time."""
     params = SamplingParams(**DISTRIBUTIONS[name])
-    token_ids = sample_seeds(torch.tensor(LOGITS), params, 20_000, output=OUTPUT)
-    assert abs(chi_square(token_ids, distribution(LOGITS, params, PROMPT, OUTPUT))) < 4.5
+    states = [make_state(params, seed=seed, output=OUTPUT) for seed in range(20_000)]
+    expected = distribution(LOGITS, params, PROMPT, OUTPUT)
+    for ops in OPS:
+        with sampling_with(make_ops(ops)):
+            token_ids = sample_rows(torch.tensor(LOGITS), states).token_ids
+        assert abs(chi_square(token_ids, expected)) < 4.5, ops
 
 
 @pytest.mark.parametrize("changes", [{}, {"top_p": 0.9}, {"top_k": 200, "top_p": 0.95}])

@@ -36,9 +36,9 @@ from .gguf_writing import write_gguf
 from .hostile_directories import configs, safetensors
 from .hostile_gguf import layout_of, made_up, mutated
 
-CASES = {"mutated gguf": 900, "made-up gguf": 500, "config.json": 300, "safetensors": 300}
-"""Cases of each kind in `make test`, 2,000 in all; `make soak` has 50 times as many."""
-SOAK = 50
+CASES = {"mutated gguf": 450, "made-up gguf": 250, "config.json": 150, "safetensors": 150}
+"""Cases of each kind in `make test`, 1,000 in all; `make soak` has 100 times as many."""
+SOAK = 100
 SMALL = replace(CONFIG, num_layers=1, hidden_size=32, intermediate_size=32, vocab_size=32)
 MEMORY_FACTOR = 40
 """Bytes of memory per byte of file, at most. A list of numbers of two bytes takes 36."""

@@ -30,3 +30,10 @@ def test_failures_whose_cause_is_known_do_not_count() -> None:
     assert restarts.next_delay(20.0) == 0
     assert restarts.next_delay(21.0) is None
     assert restarts.next_delay(22.0, is_explained=True) == 0
+
+
+def test_a_failure_whose_cause_is_known_may_be_the_first() -> None:
+    restarts = Restarts(1)
+    assert restarts.next_delay(0.0, is_explained=True) == 0
+    assert restarts.next_delay(1.0) == 0
+    assert restarts.next_delay(2.0) is None

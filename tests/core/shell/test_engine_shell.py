@@ -25,6 +25,7 @@ from tokenmill.core.errors import (
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.outputs import FinishReason, RequestOutput
 from tokenmill.core.plan import RequestFailure, StepPlan, StepResult
+from tokenmill.core.processes.board import Board, board_bytes
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
 from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens
@@ -443,3 +444,15 @@ async def test_several_engines_serve_side_by_side() -> None:
         )
     assert first[-1].outputs == second[-1].outputs
     assert b"tokenmill" in one.render_metrics()
+
+
+@in_event_loop
+async def test_a_parent_reads_from_the_board_what_an_engine_has_done() -> None:
+    engine = make_engine()
+    engine.board = board = Board(memoryview(bytearray(board_bytes(4))))
+    async with engine:
+        stream = await engine.submit(PROMPT, SamplingParams(max_tokens=3))
+        assert [output async for output in stream][-1].finished
+        await engine.drain(10)
+    assert board.progress.num_finished >= 3 and not board.progress.is_busy
+    assert board.in_work() == {}

@@ -9,6 +9,8 @@ OSLO: Calls = [("weather", {"city": "Oslo"})]
 BOTH: Calls = [*OSLO, ("time.now", {"zone": "CET", "days": [1, 2]})]
 ODD: Calls = [("weather", {"city": 'a "b" \\ }] </tool_call> [/x] ;'})]
 """Text in an argument that looks like the end of the call."""
+QUOTE: Calls = [("weather", {"city": '" }'})]
+"""An odd number of quotes."""
 _JSON = '{"name": "weather", "arguments": {"city": "Oslo"}}'
 _TIME = '{"name": "time.now", "arguments": {"zone": "CET", "days": [1, 2]}}'
 _ODD = r'{"name": "weather", "arguments": {"city": "a \"b\" \\ }] </tool_call> [/x] ;"}}'
@@ -26,6 +28,7 @@ CORPUS: dict[str, list[tuple[str, str, Calls]]] = {
         ('{ "name" : "weather",\n "parameters": {"city": "Oslo"} }', "", OSLO),
         ('{"arguments": {"city": "Oslo"}, "name": "weather"}', "", OSLO),
         (f"{_ODD} in f() {{ x }}", "in f() { x }", ODD),
+        (f"{_JSON}, and so on", ", and so on", OSLO),
         ('{"name": "Ada", "age": [1]} or {maybe}', '{"name": "Ada", "age": [1]} or {maybe}', []),
     ],
     "hermes": [
@@ -34,6 +37,7 @@ CORPUS: dict[str, list[tuple[str, str, Calls]]] = {
         (f"Let me see.\n\n<tool_call>{_JSON}</tool_call>", "Let me see.", OSLO),
         (f"<tool_call>{_JSON}", "", OSLO),
         (f"<tool_call>{_ODD}</tool_call>", "", ODD),
+        (r'<tool_call>{"name": "weather", "arguments": {"city": "\" }"}}</tool_call>', "", QUOTE),
         ('<tool_call>{"arguments": {"city": "Oslo"}, "name": "weather"}</tool_call>', "", OSLO),
         ('<tool_call>{"name": "find-it", "arguments": {}}</tool_call>', "", [("find-it", {})]),
         (f"<tool_call>{_JSON}</tool_call>\nDone.", "Done.", OSLO),
@@ -49,6 +53,7 @@ CORPUS: dict[str, list[tuple[str, str, Calls]]] = {
             BOTH,
         ),
         ('{"type": "function", "name": "weather", "parameters": {"city": "Oslo"}}', "", OSLO),
+        ('{"name": "weather", "parameters": {"city": "Oslo"}}; wait.', "; wait.", OSLO),
         (_ODD, "", ODD),
         ('{"city": "Oslo"}', '{"city": "Oslo"}', []),
         ("It is sunny; {maybe}.", "It is sunny; {maybe}.", []),
@@ -111,10 +116,17 @@ CORPUS: dict[str, list[tuple[str, str, Calls]]] = {
             [("weather", {"city": {"a": [True, None, -1.5, True]}})],
         ),
         ('[weather(city="](")]', "", [("weather", {"city": "]("})]),
+        ("[weather(city=false, days=null)]", "", [("weather", {"city": False, "days": None})]),
         ("[1, 2] and [notes](x)", "[1, 2] and [notes](x)", []),
         ("[weather(", "[weather(", []),
     ],
     "qwen3-xml": [
+        (
+            "<tool_call><function=weather><parameter=city>\n\n  Oslo \n\n</parameter></function>"
+            "</tool_call>",
+            "",
+            [("weather", {"city": "\n  Oslo \n"})],
+        ),
         (
             "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n"
             "</tool_call>",
@@ -219,6 +231,7 @@ MALFORMED: dict[str, list[str]] = {
         '[unknown(city="Oslo")]',
         "[weather(city=b'x')]",
         '[weather(city="Oslo"), 3]',
+        '[weather(city="Oslo"), unknown(city="Oslo")]',
         "<|tool_call_start|>nothing<|tool_call_end|>",
         "[weather(a=" + "[" * 3000 + "]" * 3000 + ")]",
     ],

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tokenmill.core.contract.parsing.answer_parsers import ToolCallParser
 from tokenmill.core.contract.parsing.answers import ContentDelta, ToolDefinition
+from tokenmill.core.host.answer_reader import AnswerReader
 from tokenmill.plugins.tool_parsers.gemma import GemmaToolParser
 from tokenmill.plugins.tool_parsers.generic import GenericToolParser
 from tokenmill.plugins.tool_parsers.gpt_oss import GptOssToolParser
@@ -20,7 +21,7 @@ from tokenmill.plugins.tool_parsers.pythonic import PythonicToolParser
 from tokenmill.plugins.tool_parsers.xml import GLM, QWEN
 
 from .corpus import CORPUS, MALFORMED, Calls
-from .reading import BUSY, cut, deltas_of, joined
+from .reading import BUSY, TOOLS, cut, deltas_of, joined
 
 PARSERS: dict[str, ToolCallParser] = {
     "hermes": HermesToolParser(),
@@ -94,6 +95,13 @@ def test_arguments_come_while_they_are_written(name: str) -> None:
     text = CORPUS[name][0][0]
     pieces = [d for d in deltas_of(text, tools=PARSERS[name]) if not isinstance(d, ContentDelta)]
     assert len(pieces) > 10
+
+
+def test_a_name_that_does_not_end_is_shown_while_it_comes() -> None:
+    text = f"[TOOL_CALLS]{'a' * 400}"
+    parser = PARSERS["mistral"]
+    pieces = [delta for delta in AnswerReader(tool_calls=parser, tools=TOOLS).feed(text)]
+    assert joined(pieces) == (text, "", [])
 
 
 LONG = 1_000_000

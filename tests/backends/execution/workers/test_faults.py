@@ -41,6 +41,8 @@ from . import targets
 from .starting import start
 
 PATIENCE = 30.0
+check = pytest.mark.check
+"""Each starts ranks of its own. The first tier has one test of every way in which they are lost."""
 
 
 def target_of(function: Callable[..., None]) -> str:
@@ -120,9 +122,10 @@ def test_a_worker_that_differs_or_cannot_start_is_a_clear_error(
 @pytest.mark.parametrize(
     ("token", "reason"),
     [
-        (
+        pytest.param(
             targets.ALONE,
             r"worker 0 waits for worker 1, whose step failed \(RuntimeError: only here\)",
+            marks=check,
         ),
         (targets.DISAGREE, "worker 0 and another worker computed different tokens"),
     ],
@@ -167,6 +170,7 @@ def listening(pid: int) -> list[str]:
     return [one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN]
 
 
+@check
 def test_ranks_find_each_other_in_private_and_a_lost_connection_ends_them() -> None:
     """They could not join again, so every later step would fail, too."""
     before = listening(os.getpid())
@@ -180,6 +184,7 @@ def test_ranks_find_each_other_in_private_and_a_lost_connection_ends_them() -> N
     executor.close()
 
 
+@check
 def test_ranks_with_other_types_of_numbers_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"worker 0 has dtype .*, and worker 1 has bfloat16: set"):
         start(target_of(targets.mixed), size=2)
@@ -196,6 +201,7 @@ def test_plans_that_do_not_fit_beside_open_ones_are_computed_in_order() -> None:
     assert tokens == expected_tokens(prompt, 2, SEED, VOCAB_SIZE) * 2
 
 
+@check
 def test_a_program_with_more_than_a_thousand_open_files_has_workers() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
