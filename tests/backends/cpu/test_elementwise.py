@@ -16,6 +16,7 @@ from tokenmill.backends.cpu.native.structures import (
     AttentionSpecStruct,
     DecoderModelStruct,
     DecoderStepStruct,
+    EmbeddingStruct,
     RotateAndWriteCallStruct,
 )
 from tokenmill.backends.cpu.packed_weights import pack_linear
@@ -55,9 +56,10 @@ def _embed_and_norm(
     normed = torch.full((len(rows) + 1, size), torch.nan, dtype=torch.bfloat16)
     head, logits = pack_linear(torch.zeros(1, size)), torch.empty(len(rows), 1)
     model = DecoderModelStruct(
+        spec=AttentionSpecStruct(element=Element.BF16),
         num_layers=0,
         hidden_size=size,
-        embedding=table.data_ptr(),
+        embedding=EmbeddingStruct(table=table.data_ptr()),
         norm=weight.data_ptr(),
         head=ctypes.pointer(head.struct),
         eps=1e-5,

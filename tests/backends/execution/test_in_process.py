@@ -114,7 +114,10 @@ def test_host_blocks_are_there_only_for_an_engine_that_swaps() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "float16"}, "--dtype float16 needs a GPU"),
+        (
+            {"dtype": "float16"},
+            "--dtype float16 keeps .* but this model implementation",
+        ),
         ({"device": "tpu"}, "--device must be auto, cpu or cuda"),
         ({"max_model_len": 257}, "--max-model-len is 257, but the model was made for 256 tokens"),
         (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -26,6 +28,8 @@ READ_BYTES = 8 << 10
 of one byte, and less for everything else."""
 _BUFFER = memoryview(bytearray(READ_BYTES))
 """What was just received. All connections share it, because it is copied in the same turn."""
+MAX_DISCARDED_BYTES = 256 << 10
+"""Bytes of a refused request that are read when its connection is closed."""
 
 
 class Connection(H11Protocol, asyncio.BufferedProtocol):
@@ -59,7 +63,15 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._cancel_stall()
         if self._next_probe is not None:
             self._next_probe.cancel()
+        if exc is None:
+            self._discard_unread()
         super().connection_lost(exc)
+
+    def _discard_unread(self) -> None:
+        """Read the rest of a refused request. The system resets a connection that is closed with
+        unread data, and then the client may lose the answer."""
+        with suppress(OSError):  # there is none
+            os.read(self.transport.get_extra_info("socket").fileno(), MAX_DISCARDED_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the transport puts what it reads next."""
