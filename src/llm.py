@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .assembly import AsyncEngine, build_remote_engine
 from .core.config import EngineConfig
 from .core.errors import ConfigError, EngineStoppedError, InvalidRequestError, OverloadedError
-from .core.interfaces import ChatMessage, no_progress
+from .core.interfaces import ChatMessage, Tokenizer, no_progress
 from .core.outputs import RequestOutput
 from .core.remote.client import RemoteEngine
 from .core.remote.stream import RemoteStream
@@ -69,6 +69,10 @@ class LLM:
     def engine(self) -> Engine:
         """The engine. Its coroutines must run on the event loop of another thread."""
         return self._engine
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, for `encode` and `decode`. `chat` applies the chat template."""
+        return self._engine.tokenizer
 
     def generate(
         self,

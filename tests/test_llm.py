@@ -268,6 +268,8 @@ def test_the_real_model_answers_and_nothing_global_changes() -> None:
         question = [{"role": "user", "content": "What is the capital of France?"}]
         answers = llm.chat([question, question], GREEDY.with_changes(max_tokens=8))
         assert "Paris" in answers[0].outputs[0].text == answers[1].outputs[0].text
+        tokenizer = llm.get_tokenizer()
+        assert tokenizer.decode(tokenizer.encode("Paris")) == "Paris"
         with pytest.raises(InvalidRequestError, match="role"):
             llm.chat([{"role": "robot", "content": "hi"}])
     assert handlers == {number: signal.getsignal(number) for number in handlers}

@@ -37,6 +37,9 @@ class _Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         found, unknown = self.parse_known_args(args, namespace)
+        model = getattr(found, "model_argument", None) or ""
+        if _is_boolean(model):  # it was meant for a switch; ./false is a model
+            unknown.insert(0, model)
         if unknown:
             self._refuse(unknown, self._chosen(found))
         return found
@@ -58,7 +61,7 @@ class _Parser(argparse.ArgumentParser):
         hints = ((flag, self._hint(flag, chosen)) for flag in flags)
         about, hint = next(filter(lambda found: found[1], hints), ("", ""))
         subject = f". {about}" if hint and len(flags) > 1 else ""
-        if not flags and unknown[0].lower() in ("true", "false"):
+        if not flags and _is_boolean(unknown[0]):
             hint = f": {_NO_VALUE}"
         chosen.error(f"unrecognized arguments: {' '.join(unknown)}{subject}{hint}")
 
@@ -88,6 +91,10 @@ class _Parser(argparse.ArgumentParser):
 
     def _flags(self) -> list[str]:
         return [name for action in self._actions for name in action.option_strings]
+
+
+def _is_boolean(word: str) -> bool:
+    return word.lower() in ("true", "false")
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -26,6 +26,17 @@ MAX_BAD_WORD_LENGTH = 256
 MAX_LOGPROB_TOKEN_IDS = 128
 MAX_EXTRA_ARGS_BYTES = 16384
 TRUNCATION_SIDES = ("left", "right")
+REFUSED = {
+    "best_of": "use n",
+    "detokenize": "outputs always have their text; remove it",
+    "early_stopping": "there is no beam search; remove it",
+    "guided_decoding": "use grammar",
+    "length_penalty": "there is no beam search; remove it",
+    "logits_processors": "use extra_args, which name the arguments of a plugin's processor",
+    "structured_outputs": "use grammar",
+    "use_beam_search": "there is no beam search; remove it",
+}
+"""Parameters of vLLM that do not exist here, each with what to use instead."""
 GREEDY_BELOW = 1e-5
 
 
@@ -88,6 +99,11 @@ class SamplingParams:
     stream_interval: int = 1
     extra_args: Mapping[str, Any] | None = None
     output_kind: OutputKind = OutputKind.CUMULATIVE
+
+    def __new__(cls, **fields: Any) -> Self:  # before __init__, which would raise a TypeError
+        for name in fields.keys() & REFUSED.keys():
+            raise _invalid(name, f"is not supported: {REFUSED[name]}")
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())

@@ -86,3 +86,13 @@ def test_extra_args_that_no_message_can_hold_are_refused(value: object) -> None:
     with pytest.raises(InvalidRequestError, match="plain JSON") as raised:
         SamplingParams(extra_args={"x": value})
     assert raised.value.param == "extra_args"
+
+
+@pytest.mark.parametrize(
+    ("field", "hint"),
+    [("best_of", "use n"), ("guided_decoding", "use grammar"), ("detokenize", "remove it")],
+)
+def test_a_parameter_of_vllm_that_does_not_exist_names_what_to_use(field: str, hint: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{field} is not supported: .*{hint}") as caught:
+        SamplingParams(**{field: True})
+    assert caught.value.param == field

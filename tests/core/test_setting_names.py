@@ -76,6 +76,10 @@ def test_a_name_that_is_not_near_gets_no_suggestion(name: str) -> None:
             ["m", "--enable-chunked-prefill", "False"],
             "a switch takes no value; --no- before its name",
         ),
+        (
+            ["--enable-chunked-prefill", "False"],
+            "unrecognized arguments: False: a switch takes no value; --no- before its name",
+        ),
         (["--max-model-len", "8kk"], "'8kk' is not a number"),
         (["-q", "awq"], ": use --quantization"),
         (["--attention-config.backend", "FLASH_ATTN"], ": use --attention-backend"),
