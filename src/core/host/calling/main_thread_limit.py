@@ -3,7 +3,8 @@
 A timer's signal interrupts Python code and regular expressions, and the hook fails. Native code
 cannot be interrupted: if the hook still runs after twice the time, the process ends. If the native
 code keeps Python's lock, no other Python thread runs; then a thread of faulthandler writes the
-stacks, in which frames have the names of plugin and hook, and ends the process.
+stacks, in which frames have the names of plugin and hook, and ends the process. A crash in native
+code, which nothing can contain, writes them, too.
 """
 
 from __future__ import annotations
@@ -47,12 +48,17 @@ class MainThreadLimit:
     def __enter__(self) -> Self:
         self._handler = signal.signal(signal.SIGALRM, self._interrupt)
         self._timer = signal.setitimer(signal.ITIMER_REAL, self._tick, self._tick)
+        self._reported_crashes = faulthandler.is_enabled()
+        if not self._reported_crashes:
+            faulthandler.enable(file=STDERR)
         self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._stopped.set()
         self._thread.join()
+        if not self._reported_crashes:
+            faulthandler.disable()
         signal.setitimer(signal.ITIMER_REAL, *self._timer)
         signal.signal(signal.SIGALRM, self._handler)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -52,6 +53,9 @@ from tokenmill.core.host.calling.main_thread_limit import MainThreadLimit
 
 libc = ctypes.{library}(None)
 
+def crash():
+    ctypes.string_at(0)
+
 def hang():
     lock = (ctypes.c_char * 64)()
     libc.pthread_mutex_init(lock, None)
@@ -59,7 +63,7 @@ def hang():
     libc.pthread_mutex_lock(lock)  # waits for itself, and no signal ends it
 
 source = Source(plugin="slow", distribution="acme", version="1.0")
-guard = Guard(hang, source, "parse", DECIDES, FailureLog(lambda event: None))
+guard = Guard({act}, source, "parse", DECIDES, FailureLog(lambda event: None))
 with MainThreadLimit([guard], 0.3):
     guard()
 """
@@ -68,15 +72,25 @@ with MainThreadLimit([guard], 0.3):
 LEAVES_LOCK, KEEPS_LOCK = "CDLL", "PyDLL"
 
 
-@pytest.mark.parametrize("library", [LEAVES_LOCK, KEEPS_LOCK])
-def test_a_hook_that_hangs_in_native_code_ends_the_process_and_is_named(library: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", NATIVE.format(library=library)],
+def run(act: str, library: str = LEAVES_LOCK) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", NATIVE.format(act=act, library=library)],
         capture_output=True,
         text=True,
         timeout=60,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
+
+
+@pytest.mark.parametrize("library", [LEAVES_LOCK, KEEPS_LOCK])
+def test_a_hook_that_hangs_in_native_code_ends_the_process_and_is_named(library: str) -> None:
+    done = run("hang", library)
     assert done.returncode == 1
     assert library == KEEPS_LOCK or "server_ends" in done.stderr
     assert "slow" in done.stderr and "parse" in done.stderr
+
+
+def test_a_hook_that_crashes_in_native_code_is_named() -> None:
+    done = run("crash")
+    assert done.returncode == -signal.SIGSEGV
+    assert "'parse' of plugin 'slow' (acme 1.0)" in done.stderr
