@@ -33,8 +33,10 @@ def show_calls(guards: Sequence[Guard], board: Board) -> None:
 
 
 def read_calls(board: Board) -> tuple[RunningCall, ...]:
-    """The hooks that run now, or did when the process ended. Names that a crash has damaged are left
-    out."""
+    """The hooks that run now, or did when the process ended.
+
+    Names that a crash has damaged are left out.
+    """
     found = (name.split(_SEPARATOR) for name in board.running_calls)
     return tuple(
         RunningCall(plugin=texts[0], hook=texts[1], source=texts[2])

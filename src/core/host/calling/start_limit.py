@@ -66,9 +66,7 @@ class StartLimit:
         if self._seconds:
             self._stopped.set()
             self._thread.join()
-        if (
-            self._main
-        ):  # last: the thread may still send a signal, which by default ends the process
+        if self._main:  # last: a late signal of the thread would end the process by default
             signal.signal(signal.SIGALRM, self._handler)
 
     def _note(self) -> None:
