@@ -198,10 +198,10 @@ def configure_logging(level: str, *, as_json: bool = False) -> None:
     handler = log_handler()
     text = EventFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
     handler.setFormatter(JsonFormatter() if as_json else text)
+    handler.addFilter(Throttle())
     others = ("uvicorn.error", "asyncio", "opentelemetry")
     for name, at_least in (("tokenmill", level), *((other, "WARNING") for other in others)):
         logger = logging.getLogger(name)
-        logger.filters = [Throttle()] if name in others else []
         logger.handlers = [handler]  # replaces the handler of `cli`, which shows warnings only
         logger.setLevel(at_least.upper())
         logger.propagate = False

@@ -128,9 +128,11 @@ def test_bodies_that_together_are_too_large_are_refused_with_503(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(body_budget, "BODIES_BYTES", 0)
-    with serve_engine(toy_engine(), max_body_bytes=25_000) as served:  # 100 kB for all bodies
-        socks = [half_a_body(served, 25_000) for _ in range(6)]
+    with serve_engine(toy_engine(), max_body_bytes=100_000) as served:  # 400 kB for all
+        socks = [half_a_body(served, 100_000) for _ in range(6)]
         answers = []
+        with served.client() as http:
+            assert http.post(COMPLETIONS, json=ASK).status_code == 200, "it is short"
         for sock in reversed(socks):  # the last ones are refused before their last byte
             with sock:
                 sock.sendall(b"}")

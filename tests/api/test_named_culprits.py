@@ -27,5 +27,12 @@ async def test_the_hook_that_ran_is_in_the_log_and_in_the_list_of_plugins(
         hooks = [one for one in engine.hook_stats() if one.plugin == "FaultyPlugin"]
         [admit] = [one for one in hooks if one.hook == "admit"]
         assert (plugin.failures, admit.failures) == (1, 1)
+        samples = [
+            line
+            for line in engine.render_metrics().decode().split("\n")
+            if "plugin_hook_failures_total{" in line
+            and 'plugin="FaultyPlugin",hook="admit"' in line
+        ]
+        assert sum(float(line.split()[-1]) for line in samples) == 1
         outputs = [o async for o in engine.generate([1, 2], SamplingParams(max_tokens=2))]
         assert outputs[-1].finished

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -66,6 +67,11 @@ def hang() -> None:
     threading.Event().wait()
 
 
+def count_objects() -> None:
+    """Fail if the garbage collector looks at more than an engine makes while it computes."""
+    assert len(gc.get_objects()) < 20_000
+
+
 def lose_device() -> None:
     raise DeviceError("the device fell off the bus")
 
@@ -75,6 +81,7 @@ IN_PLUGIN: dict[str | None, Callable[[], None]] = {
     "leave": leave,
     "leave there": leave_there,
     "crash": crash,
+    "count objects": count_objects,
 }
 """Faults in a hook, on the engine's event loop, by the user of the request."""
 ON_DEVICE: dict[str, Callable[[], None]] = {

@@ -67,12 +67,12 @@ def _plain(messages: Sequence[Message], syntax: CallSyntax) -> Iterator[Message]
             results.append(f"Result of {name}:\n{_text(message.get('content'))}")
             continue
         if results:
-            said, results = "\n\n".join(results), []
+            answers, results = "\n\n".join(results), []
             if message.get("role") == "user" and message.get("content"):
                 parts = _text(message["content"])
-                yield {**message, "content": f"{said}\n\n{parts}"}
+                yield {**message, "content": f"{answers}\n\n{parts}"}
                 continue
-            yield {"role": "user", "content": said}
+            yield {"role": "user", "content": answers}
         calls = message.get("tool_calls")
         if not calls:
             yield message

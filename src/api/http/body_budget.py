@@ -9,6 +9,9 @@ from .errors import APIError
 
 BODIES_BYTES = 64 << 20
 """Bytes of all bodies together; four times --max-body-bytes if that is more."""
+UNCOUNTED_BYTES = 16 << 10
+"""First bytes of each body that do not count: slow large bodies must not keep out short requests.
+The number of connections is their limit."""
 
 
 class BodyBudget:
@@ -43,9 +46,13 @@ class Account:
 
     def __init__(self, budget: BodyBudget) -> None:
         self.num_bytes = 0
+        """Bytes that count."""
         self._budget = budget
+        self._uncounted = UNCOUNTED_BYTES
 
     def take(self, num_bytes: int) -> None:
         """Add bytes. Raises APIError (503) if the budget of all bodies is used up."""
-        self._budget.take(num_bytes)
-        self.num_bytes += num_bytes
+        uncounted = min(num_bytes, self._uncounted)
+        self._uncounted -= uncounted
+        self._budget.take(num_bytes - uncounted)
+        self.num_bytes += num_bytes - uncounted

@@ -11,8 +11,8 @@ MAX_TEXTS = 256
 
 
 class Throttle(logging.Filter):
-    """Drops a record whose first line, unformatted, was shown a moment ago, and counts it for the
-    next."""
+    """Drops a record of another library whose first line, unformatted, was shown a moment ago, and
+    counts it for the next. Add it to a handler: a logger's filters do not see its children."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,6 +21,8 @@ class Throttle(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to show the record. A shown one says how many were dropped before it."""
+        if record.name.partition(".")[0] == "tokenmill":
+            return True
         text, now = str(record.msg).partition("\n")[0], time.monotonic()
         if now - self._shown.get(text, -INTERVAL) < INTERVAL:
             self._dropped[text] = self._dropped.get(text, 0) + 1

@@ -236,8 +236,10 @@ class RemoteEngine(EngineClient):
         return stats if router is None else add_stats(stats, router.hook_stats())
 
     def render_metrics(self) -> bytes:
-        metrics, router = self.replicas.render_metrics(), self._sender.router
-        return metrics if router is None else with_hook_stats(metrics, router.hook_stats(), self)
+        router = () if self._sender.router is None else self._sender.router.hook_stats()
+        return with_hook_stats(
+            self.replicas.render_metrics(), (*router, *self.replicas.fatal_hooks()), self
+        )
 
     # Inside
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -119,6 +120,8 @@ class EngineHost(asyncio.Protocol):
             text = f"the engine failed to start: {describe(error)}"
             self._send(NotStarted(TokenmillError.__name__, text))
         else:
+            gc.collect()
+            gc.freeze()  # what stays: looking through it again takes as long as steps
             self._send(Ready(self._engine.info, self._engine.max_model_len))
             self._engine.prepare_grammars()
             await self._beat()

@@ -113,6 +113,10 @@ class Replicas:
     def hook_stats(self) -> tuple[HookStats, ...]:
         return add_stats(*(one.hook_stats() for one in self.supervisors))
 
+    def fatal_hooks(self) -> tuple[HookStats, ...]:
+        """The hooks that ended engines. The engines' own metrics do not have these failures."""
+        return add_stats(*(one.fatal_hooks for one in self.supervisors))
+
     def render_metrics(self) -> bytes:
         """The metrics of all engines; with several, each sample has the label `engine`."""
         texts = [one.render_metrics() for one in self.supervisors]

@@ -64,6 +64,8 @@ class EngineSupervisor:
         self._stall_timeout = stall_timeout
         self._restarts = Restarts(max_restarts)
         self._counters = SurvivingCounters()
+        self.fatal_hooks: tuple[HookStats, ...] = ()
+        """The hooks that ran when an engine was lost, with these failures."""
         self._ended_hooks: tuple[HookStats, ...] = ()
         self._task: asyncio.Task[None] | None = None
         self._start_seconds = 0.0
@@ -193,6 +195,7 @@ class EngineSupervisor:
         guilty = [
             HookStats(plugin=call.plugin, hook=call.hook, failures=1) for call in link.running_calls
         ]
+        self.fatal_hooks = add_stats(self.fatal_hooks, guilty)
         self._ended_hooks = add_stats(self.hook_stats(), guilty)
         # Their failures are in the statistics of ended engines now.
         plugins = tuple(replace(info, failures=0) for info in self.report.plugins)

@@ -38,7 +38,7 @@ MAX_PROMPT_LOGPROBS = 1 << 20
 """Log-probabilities of prompt tokens that all live requests may hold: 100 MB."""
 RETRY_SECONDS = 0.05
 """Time after which the loop calls `plan` again if there is work that could not be planned."""
-MOST_NAMED = 8
+MAX_NAMED = 8
 """Maximum number of requests that the log line of a failed step names."""
 
 
@@ -301,7 +301,7 @@ class StepLoop:
             "step_failed",
             step_id=plan.step_id,
             num_requests=len(plan.grants),
-            engine_ids=[grant.engine_id for grant in plan.grants[:MOST_NAMED]],
+            engine_ids=[grant.engine_id for grant in plan.grants[:MAX_NAMED]],
             **self._suspects,
             exc_info=None if is_repeated else error,
         )

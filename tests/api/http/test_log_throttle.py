@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 
 from tokenmill.api.http import log_throttle
 from tokenmill.api.http.log_throttle import Throttle
+from tokenmill.api.server import configure_logging
 
 
 def record(text: str) -> logging.LogRecord:
-    return logging.makeLogRecord({"msg": text, "levelno": logging.WARNING})
+    return logging.makeLogRecord({"name": "other", "msg": text, "levelno": logging.WARNING})
 
 
 def test_a_repeated_line_is_shown_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +26,26 @@ def test_a_repeated_line_is_shown_once_per_interval(monkeypatch: pytest.MonkeyPa
     again = record("bad")
     assert throttle.filter(again)
     assert again.num_dropped == 4  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def _own_logging() -> Iterator[None]:
+    names = ("tokenmill", "uvicorn.error", "asyncio", "opentelemetry")
+    loggers = list(map(logging.getLogger, names))
+    before = [(one.handlers, one.level, one.propagate) for one in loggers]
+    yield
+    for one, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        one.handlers, one.propagate = handlers, propagate
+        one.setLevel(level)
+
+
+@pytest.mark.usefixtures("_own_logging")
+def test_repeated_lines_of_other_libraries_are_left_out_but_no_events_of_ours(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    configure_logging("info")
+    for name in ("opentelemetry.sdk.trace", "tokenmill.engine"):
+        for _ in range(3):
+            logging.getLogger(name).warning("again by %s", name)
+    lines = capfd.readouterr().err.split("\n")
+    assert [sum(name in line for line in lines) for name in ("opentel", "tokenm")] == [1, 3]

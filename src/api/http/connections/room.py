@@ -24,7 +24,7 @@ class Room:
     """
 
     def __init__(self, max_connections: int) -> None:
-        self._most = max_connections
+        self._max_connections = max_connections
         self._open: set[Guest] = set()
         self._silent: dict[Guest, None] = {}
         """Connections without a whole request, oldest first."""
@@ -34,14 +34,14 @@ class Room:
     def enter(self, guest: Guest) -> bool:
         """Add a new connection. False: requests are being answered on all others, so its request
         is to be refused."""
-        if len(self._open) >= self._most:
+        if len(self._open) >= self._max_connections:
             self._make_room()
         num_open = len(self._open)
         self._open.add(guest)
         self._silent[guest] = None
-        if num_open >= self._most + REFUSED_AT_ONCE:
+        if num_open >= self._max_connections + REFUSED_AT_ONCE:
             guest.hang_up()
-        return num_open < self._most
+        return num_open < self._max_connections
 
     def begin_answer(self, guest: Guest) -> None:
         """A whole request has arrived, so the connection is in use."""

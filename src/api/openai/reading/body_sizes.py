@@ -73,12 +73,12 @@ def _check_bytes(name: str, num_bytes: int, most: int) -> None:
 
 
 def _check_shape(name: str, raw: bytes) -> None:
-    num_strings = (raw.count(b'"') - raw.count(b'\\"')) // 2
+    plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # without the quotes within strings
+    num_strings = plain.count(b'"') // 2
     if num_strings > MAX_STRINGS:
         raise _too_many(name, num_strings, MAX_STRINGS, "strings")
-    if _num_opened(raw) > MAX_OBJECTS:  # perhaps within strings
-        outside = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
-        num_objects = _num_opened(b" ".join(outside))
+    if _num_opened(plain) > MAX_OBJECTS:  # perhaps within strings
+        num_objects = _num_opened(b" ".join(plain.split(b'"')[::2]))
         if num_objects > MAX_OBJECTS:
             raise _too_many(name, num_objects, MAX_OBJECTS, "objects and lists")
 

@@ -129,8 +129,8 @@ class Guard:
             after = 1
             raise
         finally:
+            self.since = 0.0  # first: a call handles signals, whose handler may interrupt this hook
             seconds = perf_counter() - started
-            self.since = 0.0
             self.mark[0] = after
             self._seconds += seconds
             if seconds > SLOW_SECONDS and self.warns_slow:

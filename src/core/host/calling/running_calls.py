@@ -26,14 +26,20 @@ class RunningCall:
 
 def show_calls(guards: Sequence[Guard], board: Board) -> None:
     """Let these guards write on the board when they call their hooks."""
-    names = [_SEPARATOR.join((g.source.plugin, g.hook, str(g.source))) for g in guards]
+    facts = ((g.source.plugin, g.hook, str(g.source)) for g in guards)
+    names = [_SEPARATOR.join(" ".join(text.split()) for text in texts) for texts in facts]
     for guard, mark in zip(guards, board.name_calls(names), strict=True):
         guard.mark = mark
 
 
 def read_calls(board: Board) -> tuple[RunningCall, ...]:
-    """The hooks that run now, or did when the process ended."""
+    """The hooks that run now, or did when the process ended.
+
+    Names that a crash has damaged are left out.
+    """
     found = (name.split(_SEPARATOR) for name in board.running_calls)
     return tuple(
-        RunningCall(plugin=plugin, hook=hook, source=source) for plugin, hook, source in found
+        RunningCall(plugin=texts[0], hook=texts[1], source=texts[2])
+        for texts in found
+        if len(texts) == 3
     )

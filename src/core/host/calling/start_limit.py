@@ -63,11 +63,11 @@ class StartLimit:
 
     def __exit__(self, *exc_info: object) -> None:
         START_CALLS.on_change = None
-        if self._main:
-            signal.signal(signal.SIGALRM, self._handler)
         if self._seconds:
             self._stopped.set()
             self._thread.join()
+        if self._main:  # last: a late signal of the thread would end the process by default
+            signal.signal(signal.SIGALRM, self._handler)
 
     def _note(self) -> None:
         """A call has begun or ended."""

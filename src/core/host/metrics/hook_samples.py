@@ -1,4 +1,4 @@
-"""Adds the plugins that run in the server's process to the metrics of the engines."""
+"""Adds hooks of which the engines do not know to their metrics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ def with_hook_stats(metrics: bytes, stats: Iterable[HookStats], engine: EngineCl
     """The metrics with samples of these hooks, in the families that the engines' hooks have.
 
     Samples of a family that an engine does not have, because its observer of metrics is not
-    enabled, are left out. They have no label `engine`: the plugins serve all engines.
+    enabled, are left out. They have no label `engine`, so that the engines' samples are others.
     """
-    found, prefix = tuple(stats), engine.config.metrics_prefix
+    if not (found := tuple(stats)):
+        return metrics
     model_name = json.dumps(engine.model_name, ensure_ascii=False)
-    for field in FIELDS if found else ():
-        family = f"{prefix}plugin_hook_{field}_total"
+    for field in FIELDS:
+        family = f"{engine.config.metrics_prefix}plugin_hook_{field}_total"
         head = f"# TYPE {family} counter\n".encode()
         samples = "".join(
             f"{family}{{model_name={model_name},plugin={json.dumps(one.plugin)},"

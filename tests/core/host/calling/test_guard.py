@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.plugin_info import Source
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.errors import PluginError, RequestFailedError
 from tokenmill.core.host.calling import guard
+from tokenmill.core.host.calling.failure_log import FailureLog
 
 from ...failures import Failures
 from ...hook_stats import stats_of
@@ -144,3 +146,18 @@ def test_a_wrapper_that_translates_a_failure_is_not_blamed_for_it() -> None:
     host = load(Everything("schedule", ValueError("planted")), Translating(), failures)
     host.schedule(ANY)
     assert [(e.plugin, e.action) for e in failures.seen] == [("Everything", "fallback")]
+
+
+def test_a_call_that_has_returned_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is read, and signals are handled, before the call is complete."""
+    seen: list[float] = []
+    source = Source(plugin="slow")
+    one = guard.Guard(lambda: 7, source, "parse", guard.DECIDES, FailureLog(lambda event: None))
+
+    def clock() -> float:
+        seen.append(one.since)
+        return 1.0 + len(seen)
+
+    monkeypatch.setattr(guard, "perf_counter", clock)
+    assert one() == 7
+    assert seen == [0.0, 0.0], "a signal would take it for a running call"

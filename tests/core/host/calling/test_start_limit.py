@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -13,6 +15,7 @@ from tokenmill.core.contract.plugin_info import Source
 from tokenmill.core.contract.start_calls import START_CALLS
 from tokenmill.core.errors import HookTimeoutError
 from tokenmill.core.host.calling.start_limit import StartLimit
+from tokenmill.core.processes.stalls import Stall
 
 SOURCE = Source(plugin="slow", distribution="acme", version="1.0")
 
@@ -68,3 +71,27 @@ def test_what_cannot_be_interrupted_ends_the_process_and_is_named(act: str) -> N
     )
     assert done.returncode == 1
     assert "importing plugin 'slow' (acme 1.0)" in done.stderr
+
+
+def test_a_signal_that_comes_late_does_not_end_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread looks at a call that has ended meanwhile, and then sends its signal."""
+    looks, has_ended = threading.Event(), threading.Event()
+    handlers: list[object] = []
+
+    def check(stall: Stall, now: float, call: object) -> float:
+        looks.set()
+        has_ended.wait(30)
+        return 0.15
+
+    monkeypatch.setattr(Stall, "check", check)
+    monkeypatch.setattr(
+        signal, "pthread_kill", lambda thread, number: handlers.append(signal.getsignal(number))
+    )
+    before = signal.getsignal(signal.SIGALRM)
+    with StartLimit(0.1, interrupts=True):
+        START_CALLS.call("importing", SOURCE, looks.wait, 30)
+        threading.Timer(0.2, has_ended.set).start()
+    assert handlers, "the thread sent its signal"
+    assert before not in handlers
