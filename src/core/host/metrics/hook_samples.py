@@ -24,7 +24,7 @@ def with_hook_stats(metrics: bytes, stats: Iterable[HookStats], engine: EngineCl
         family = f"{engine.config.metrics_prefix}plugin_hook_{field}_total"
         head = f"# TYPE {family} counter\n".encode()
         samples = "".join(
-            f"{family}{{model_name={model_name},plugin={json.dumps(one.plugin)},"
+            f"{family}{{model_name={model_name},plugin={json.dumps(one.plugin, ensure_ascii=False)},"
             f'hook="{one.hook}"}} {float(getattr(one, field))}\n'
             for one in found
         )
