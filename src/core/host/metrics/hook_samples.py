@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import partial
 
 from ...contract.client import EngineClient
 from ...contract.plugin_info import HookStats
@@ -19,12 +20,13 @@ def with_hook_stats(metrics: bytes, stats: Iterable[HookStats], engine: EngineCl
     """
     if not (found := tuple(stats)):
         return metrics
-    model_name = json.dumps(engine.model_name, ensure_ascii=False)
+    quoted = partial(json.dumps, ensure_ascii=False)
+    model_name = quoted(engine.model_name)
     for field in FIELDS:
         family = f"{engine.config.metrics_prefix}plugin_hook_{field}_total"
         head = f"# TYPE {family} counter\n".encode()
         samples = "".join(
-            f"{family}{{model_name={model_name},plugin={json.dumps(one.plugin, ensure_ascii=False)},"
+            f"{family}{{model_name={model_name},plugin={quoted(one.plugin)},"
             f'hook="{one.hook}"}} {float(getattr(one, field))}\n'
             for one in found
         )
