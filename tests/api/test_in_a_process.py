@@ -33,6 +33,7 @@ from .test_chunks import (
     test_the_sampled_token_is_among_the_most_likely_ones_even_if_it_is_unlikely,
 )
 from .test_disconnects import (
+    ENDLESS,
     test_a_client_that_leaves_before_its_body_is_complete_disturbs_nobody,
     test_a_client_that_leaves_frees_its_blocks,
     test_leaving_ends_all_prompts_of_a_list,
@@ -60,7 +61,9 @@ def http(toy: Served) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[Served]:
-    with serve_engine(toy_process(max_model_len=4000, num_gpu_blocks_override=8192)) as served:
+    with serve_engine(
+        toy_process(max_model_len=2 * ENDLESS, num_gpu_blocks_override=8192)
+    ) as served:
         yield served
 
 
