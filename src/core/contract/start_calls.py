@@ -55,7 +55,7 @@ class StartCalls:
 
 
 START_CALLS = StartCalls()
-"""Those of this process."""
+"""The calls that run in this process while plugins start."""
 
 
 def named_frame(function: Callable[..., Any], name: str) -> Callable[..., Any]:
