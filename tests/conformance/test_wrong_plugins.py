@@ -123,6 +123,7 @@ def run_suites(folder: Path, chosen: str, modules: Sequence[ModuleType]) -> Mapp
 
 
 @pytest.mark.check
+@pytest.mark.depends_on("src/core", "src/plugins", "src/backends", "pyproject.toml")
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_plugin_fails_exactly_the_check_for_what_it_does_wrong(
     name: str, failed: Mapping[str, set[str]]

@@ -23,6 +23,7 @@ from tokenmill.testing.simulation import Life, LifeSettings, Outcome
 
 from .planting import Planter
 
+CHECK = (pytest.mark.check, pytest.mark.depends_on("src/core", "src/plugins", "pyproject.toml"))
 NUM_SEEDS = 2
 STARVED_TOKENS = 96
 """Room in the KV cache: a little more than the longest request needs."""
@@ -95,7 +96,7 @@ FAILING_SWAPS = make_settings("chunked", "swap", True, 4, True, max_inflight=2, 
 @pytest.mark.parametrize(
     ("scheduler", "mode", "caches", "block_size", "is_starved", "seed"),
     [
-        pytest.param(*choices, seed, marks=() if is_quick else pytest.mark.check)
+        pytest.param(*choices, seed, marks=() if is_quick else CHECK)
         for choices in CHOICES
         for seed in range(NUM_SEEDS)
         for is_quick in [seed == 0 and choices in QUICK_CHOICES]
@@ -117,10 +118,7 @@ def test_tokens_are_right_and_memory_was_short_where_it_should_be(
 
 @pytest.mark.parametrize(
     ("scheduler", "mode", "caches", "like", "num_tokens"),
-    [
-        pytest.param(*case, marks=() if case in QUICK_DRAFTS else pytest.mark.check)
-        for case in DRAFTS
-    ],
+    [pytest.param(*case, marks=() if case in QUICK_DRAFTS else CHECK) for case in DRAFTS],
 )
 def test_drafts_change_no_token(
     scheduler: str, mode: str, caches: bool, like: str, num_tokens: int

@@ -10,9 +10,11 @@ import pytest
 from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.testing.simulation import Life, LifeSettings, Outcome, run_seeds
 
+CHECK = (pytest.mark.check, pytest.mark.depends_on("src/core", "src/plugins", "pyproject.toml"))
+
 
 @pytest.mark.parametrize(
-    "first", [0, 50, *(pytest.param(first, marks=pytest.mark.check) for first in (100, 150))]
+    "first", [0, 50, *(pytest.param(first, marks=CHECK) for first in (100, 150))]
 )
 def test_two_hundred_seeds_run_clean_and_much_happens_in_each_fifty(first: int) -> None:
     total = run_seeds(range(first, first + 50))
@@ -23,8 +25,7 @@ def test_two_hundred_seeds_run_clean_and_much_happens_in_each_fifty(first: int) 
     assert total.num_lost_results > 3 and total.num_overtakings > 150
 
 
-@pytest.mark.check
-@pytest.mark.parametrize("num_stages", [2, 3, 4])
+@pytest.mark.parametrize("num_stages", [pytest.param(number, marks=CHECK) for number in (2, 3, 4)])
 def test_a_hundred_seeds_run_clean_at_every_depth(num_stages: int) -> None:
     total = _run_at_depth(num_stages, 100)
     assert total.num_lost_results > 5 and total.num_preemptions > 250
