@@ -62,8 +62,7 @@ class Emulator:
 
 def x86(cpu: str) -> Emulator:
     """One of the CPUs above. Skips on another architecture, or without qemu."""
-    if platform.machine() != "x86_64":
-        pytest.skip("programs for x86-64 are compiled on x86-64 only")
+    _need_x86()
     return Emulator(command=(need("qemu-x86_64", "qemu-user"), "-cpu", cpu))
 
 
@@ -72,8 +71,7 @@ def bochs(model: str) -> Emulator:
 
     Skips on another architecture, and without a network if it is not installed.
     """
-    if platform.machine() != "x86_64":
-        pytest.skip("programs for x86-64 are compiled on x86-64 only")
+    _need_x86()
     python = python_with(BOCHS)
     [library] = python.parents[1].rglob("_bochscpu.*.so")
     command = [find_compiler(), "-O2", "-shared", "-fPIC", "-fno-builtin", "-w"]
@@ -86,6 +84,11 @@ def bochs(model: str) -> Emulator:
     }
     settings = [f"{name}={value}" for name, value in variables.items()]
     return Emulator(command=("env", *settings, str(python), str(BOCHS_FILES / "program.py")))
+
+
+def _need_x86() -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("this CPU does not run programs for x86-64, which are compiled on it")
 
 
 def aarch64(cpu: str, root: Path = CROSS_LIBRARIES) -> Emulator:

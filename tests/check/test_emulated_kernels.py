@@ -123,7 +123,7 @@ def test_a_library_for_a_newer_cpu_is_refused_before_its_code_runs(
 
 
 def test_the_avxvnni_library_passes_its_self_test(tmp_path: Path) -> None:
-    """No emulator has AVX-VNNI. Where this CPU lacks it, too, a handler of SIGILL computes it."""
+    """qemu has no AVX-VNNI, Bochs takes minutes: where the CPU lacks it, a handler computes it."""
     if "avx2" not in supported_sets():
         pytest.skip("this CPU does not run avx2")
     program = tmp_path / "self_test"
