@@ -33,18 +33,23 @@ def add_parser(subparsers: Any) -> None:
         help="make a draft model for speculative decoding",
         description="A draft model drafts the next tokens of the served model: see "
         "`tokenmill serve --speculative-model`.",
+        examples=("tokenmill draft make smollm2-draft",),
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     make = verbs.add_parser(
         "make",
         help="train a draft head, or a few layers, to predict a model's next tokens",
         description="Generate answers with the model. Then train a draft head, which predicts the "
         "next tokens from the model's last hidden state. With --layers, train the first N layers "
         "of the model instead of a head.",
-        epilog="example: tokenmill draft make smollm2-draft, "
-        "then: tokenmill serve --speculative-model smollm2-draft",
+        examples=(
+            "tokenmill draft make smollm2-draft",
+            "tokenmill serve --speculative-model smollm2-draft",
+        ),
     )
-    make.add_argument("output", type=Path, help="directory to write to; must be new or empty")
+    make.add_argument(
+        "output", metavar="PATH", type=Path, help="directory to write to; must be new or empty"
+    )
     make.add_argument(
         "--layers",
         type=int,
@@ -67,7 +72,7 @@ def add_parser(subparsers: Any) -> None:
     make.add_argument(
         "--prompts",
         type=Path,
-        metavar="FILE",
+        metavar="PATH",
         help="file with one prompt per line (default: built-in prompts)",
     )
     others = [f.name for f in dataclasses.fields(EngineConfig) if f.name not in _ENGINE_FLAGS]

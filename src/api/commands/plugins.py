@@ -23,21 +23,30 @@ def add_parser(subparsers: Any) -> None:
         help="list, describe and check plugins",
         description="List installed plugins and their providers, describe a plugin, or check it. "
         "Works even when a plugin is broken.",
+        examples=("tokenmill plugins list", "tokenmill plugins show chunked"),
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     listing = verbs.add_parser(
-        "list", help="list all installed plugins, their states, and the chosen providers"
+        "list",
+        help="list all installed plugins, their states, and the chosen providers",
+        examples=("tokenmill plugins list", "tokenmill plugins list --json"),
     )
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=_list)
     show = verbs.add_parser(
-        "show", help="describe one plugin: providers, options with defaults, hooks"
+        "show",
+        help="describe one plugin: providers, options with defaults, hooks",
+        examples=("tokenmill plugins show chunked",),
     )
-    show.add_argument("name", help="name of the plugin or of one of its providers")
+    show.add_argument("name", metavar="NAME", help="name of the plugin or of one of its providers")
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=_show)
-    check = verbs.add_parser("check", help="run the conformance suites on an installed plugin")
-    check.add_argument("name", help="name of the plugin")
+    check = verbs.add_parser(
+        "check",
+        help="run the conformance suites on an installed plugin",
+        examples=("tokenmill plugins check my-plugin --verbose",),
+    )
+    check.add_argument("name", metavar="NAME", help="name of the plugin")
     check.add_argument(
         "--time-limit",
         type=float,
@@ -47,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
     check.add_argument("--verbose", action="store_true", help="print a line for each test")
     check.set_defaults(run=_check)
     for verb in (listing, show, check):
-        verb.add_argument("--plugins-file", metavar="FILE", help="plugins.toml to use")
+        verb.add_argument("--plugins-file", metavar="PATH", help="plugins.toml to use")
 
 
 def _list(args: argparse.Namespace) -> int:

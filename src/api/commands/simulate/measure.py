@@ -29,9 +29,13 @@ def add_measure_parser(verbs: Any) -> None:
         description="Load a model, run test steps on it, and write a file of step times for "
         "`tokenmill simulate compare --step-time FILE`. On a CPU, OMP_NUM_THREADS sets the number "
         "of threads.",
+        examples=(
+            "tokenmill simulate measure -o step-time.json",
+            "tokenmill simulate measure --model model.gguf --seconds 60",
+        ),
     )
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path("step-time.json"), metavar="FILE",
+        "-o", "--output", type=Path, default=Path("step-time.json"), metavar="PATH",
         help="file to write (default: step-time.json)",
     )  # fmt: skip
     parser.add_argument(

@@ -18,6 +18,10 @@ def add_seeds_parser(verbs: Any) -> None:
         description="Each seed is one run of the engine, with random arrivals, aborts, failing "
         "steps, plugins that raise, and pools that are too small. All invariants are checked "
         "after every step, and every token at the end.",
+        examples=(
+            "tokenmill simulate seeds --count 20",
+            "tokenmill simulate seeds --seed 7 --trace",
+        ),
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="first seed (default: 0)")
     parser.add_argument(
