@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 import msgspec
 
-from ...core.contract.plugin_info import PluginDescription, PluginInfo
+from ...core.contract.plugin_info import PluginDescription
 from ...core.host.listing import describe_plugin, discover_plugins
 from .plugin_check import run_check
-
-UNLIMITED = 10_000
-"""Columns of a table that is not shown on a terminal."""
+from .plugin_list import print_details, print_plugins
 
 
 def add_parser(subparsers: Any) -> None:
@@ -28,10 +25,13 @@ def add_parser(subparsers: Any) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     listing = verbs.add_parser(
         "list",
-        help="list all installed plugins, their states, and the chosen providers",
-        examples=("tokenmill plugins list", "tokenmill plugins list --json"),
+        help="list third-party plugins, and the providers of each slot",
+        examples=("tokenmill plugins list", "tokenmill plugins list --verbose"),
     )
     listing.add_argument("--json", action="store_true", help="print JSON")
+    listing.add_argument(
+        "--verbose", action="store_true", help="print a row for each plugin, with its hooks"
+    )
     listing.set_defaults(run=_list)
     show = verbs.add_parser(
         "show",
@@ -63,32 +63,11 @@ def _list(args: argparse.Namespace) -> int:
     infos = discover_plugins(args.plugins_file)
     if args.json:
         _print_json(infos)
+    elif args.verbose:
+        print_details(infos)
     else:
-        _print_table(infos)
+        print_plugins(infos)
     return int(any(info.state == "failed" for info in infos))
-
-
-def _print_table(infos: tuple[PluginInfo, ...]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("NAME", "STATE", "PROVIDES (* chosen)", "HOOKS", "FROM"):
-        table.add_column(column, overflow="fold")
-    for info in infos:
-        provides = [f"{name} *" if name in info.chosen else name for name in info.provides]
-        table.add_row(
-            info.name,
-            info.state,
-            ", ".join(provides) or "-",
-            ", ".join(info.hooks) or "-",
-            f"{info.distribution} {info.version}",
-        )
-    # A reader behind a pipe wants one row per plugin, however long it is.
-    Console(width=None if sys.stdout.isatty() else UNLIMITED).print(table)
-    for info in infos:
-        if info.error:
-            print(f"\n{info.name}: {info.error}")
 
 
 def _show(args: argparse.Namespace) -> int:
