@@ -16,7 +16,7 @@ from typing import NoReturn
 from ..core.errors import TokenmillError
 from ..core.log import EventFormatter
 from ..version import __version__
-from .commands import chat, draft, generate, model, plugins, serve
+from .commands import chat, completion, draft, generate, model, plugins, serve
 from .commands.flags.parser import CommandParser
 from .commands.simulate import command as simulate
 
@@ -40,6 +40,7 @@ def make_parser() -> CommandParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(subparsers)
+    completion.add_parser(subparsers, make_parser)
     about = subparsers.add_parser(
         "help",
         help="describe a command",
