@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core.config import EngineConfig
 from .flags.engine import add_engine_flags, engine_config
+from .printing import print_json
 from .progress import ProgressDisplay
 
 _ENGINE_FLAGS = (
@@ -75,6 +76,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="PATH",
         help="file with one prompt per line (default: built-in prompts)",
     )
+    make.add_argument("--json", action="store_true", help="print JSON")
     others = [f.name for f in dataclasses.fields(EngineConfig) if f.name not in _ENGINE_FLAGS]
     add_engine_flags(make, leave_out=others)
     make.set_defaults(run=_make)
@@ -99,6 +101,9 @@ def _make(args: argparse.Namespace) -> int:
             prompts_file=args.prompts,
             **{name: value for name, value in given.items() if value is not None},
         )
+    if args.json:
+        print_json(made)
+        return 0
     kind = f"layers {', '.join(map(str, made.layers))}" if made.layers else "a draft head"
     print(f"{args.output}: {kind}, {made.num_parameters / 1e6:.1f} million parameters")
     print(

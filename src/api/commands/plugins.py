@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import msgspec
-
 from ...core.contract.plugin_info import PluginDescription
 from ...core.host.listing import describe_plugin, discover_plugins
 from .plugin_check import run_check
 from .plugin_list import print_details, print_plugins
+from .printing import print_json
 
 
 def add_parser(subparsers: Any) -> None:
@@ -62,7 +61,7 @@ def add_parser(subparsers: Any) -> None:
 def _list(args: argparse.Namespace) -> int:
     infos = discover_plugins(args.plugins_file)
     if args.json:
-        _print_json(infos)
+        print_json(infos)
     elif args.verbose:
         print_details(infos)
     else:
@@ -73,7 +72,7 @@ def _list(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     found = describe_plugin(args.name, args.plugins_file)
     if args.json:
-        _print_json(found)
+        print_json(found)
         return 0
     print(
         f"{found.info.name}  ({found.info.distribution} {found.info.version}, {found.info.state})"
@@ -106,7 +105,3 @@ def _print_providers(found: PluginDescription) -> None:
                 print(f"    {finding}")
     if found.info.hooks:
         print("\nhooks: " + ", ".join(found.info.hooks))
-
-
-def _print_json(value: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(value)).decode())

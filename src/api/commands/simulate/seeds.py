@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from ....core.errors import ConfigError
+from ..printing import print_json
 from ..progress import ProgressDisplay
 
 
@@ -27,7 +28,9 @@ def add_seeds_parser(verbs: Any) -> None:
     parser.add_argument(
         "--count", type=int, metavar="N", help="number of seeds (default: 200; with --trace: 1)"
     )
-    parser.add_argument("--trace", action="store_true", help="print every event")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--trace", action="store_true", help="print every event")
+    output.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
 
@@ -45,6 +48,9 @@ def _run(args: argparse.Namespace) -> int:
             trace=print if args.trace else None,
         )
     seconds = time.perf_counter() - started
+    if args.json:
+        print_json(total)
+        return 0
     print(
         f"{total.num_seeds} seeds passed in {seconds:.1f} s: {total.num_requests} requests, "
         f"{total.num_tokens} tokens, {total.num_preemptions} preemptions "
