@@ -46,8 +46,9 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def flags_in(text: str) -> set[str]:
-    """The flags that have a line of their own in a help text."""
+    """The flags that have a line of their own in a help text. None has two."""
     found = re.findall(r"^  (?:-\w, )?--([\w-]+)", text, re.MULTILINE)
+    assert len(found) == len(set(found))
     return {f"--{name}" for name in found}
 
 
@@ -88,6 +89,7 @@ def test_every_flag_is_in_exactly_one_group(name: str, capsys: pytest.CaptureFix
     ]
     assert sorted(shown) == flags
     assert flags_in(printed(capsys, *words, "--help-all")) == set(flags)
+    assert flags_in(printed(capsys, *words, "--help")) <= set(flags)
 
 
 def _has_flags(group: argparse._ArgumentGroup) -> bool:
@@ -134,12 +136,17 @@ def test_help_about_an_unknown_word_names_the_groups(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_help_is_a_command_too(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_a_command_too_and_takes_a_command(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = name.split()[1:]
     args = PARSER.parse_args(["help", *words])
     with pytest.raises(SystemExit):
         args.run(args)
     assert capsys.readouterr().out == PARSERS[name].format_help()
+    if words:  # as in `tokenmill plugins --help check`
+        other = printed(capsys, *words[:-1], "--help", words[-1])
+        assert other == PARSERS[name].format_help()
 
 
 @pytest.mark.parametrize("name", [name for name, one in PARSERS.items() if one.has_commands])

@@ -136,14 +136,18 @@ def _title(group: argparse._ArgumentGroup) -> str:
 
 
 def _common(parser: CommandParser) -> Iterator[argparse.Action]:
-    """The flags of COMMON that the parser has, each under its first name with its short text.
+    """The folded flags that are in COMMON, each under this name with its short text.
 
     An argument MODEL stands for --model.
     """
-    has_argument = any(action.metavar == "MODEL" for action in _positionals(parser))
+    known = {
+        name: a for group in _folded(parser) for a in _flags(group) for name in a.option_strings
+    }
+    if any(action.metavar == "MODEL" for action in _positionals(parser)):
+        known.pop("--model", None)
     for name, text in COMMON.items():
-        found = parser._option_string_actions.get(name)
-        if found is None or (name == "--model" and has_argument):
+        found = known.get(name)
+        if found is None:
             continue
         default = _DEFAULT.search(found.help or "") if found.nargs != 0 else None
         yield argparse.Action(

@@ -147,10 +147,12 @@ class HelpAction(argparse.Action):
             return full_help(parser)
         if not isinstance(word, str):
             return short_help(parser)
+        if word in parser.commands():  # `tokenmill --help serve`
+            return short_help(parser.commands()[word])
         text = help_about(parser, word)
         if not text:
-            known = near_and_known(word, names_of_groups(parser))
-            parser.error(f"--help={word}: no group, flag or help text has this word{known}")
+            near = near_and_known(word, names_of_groups(parser) or parser.commands())
+            parser.error(f"--help={word}: no group, flag or help text has this word{near}")
         return text
 
 
