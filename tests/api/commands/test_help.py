@@ -11,7 +11,6 @@ import pytest
 
 from tokenmill.api.cli import make_parser
 from tokenmill.api.commands.flags.groups import COMMON, GROUPS
-from tokenmill.api.commands.flags.help_text import full_help
 from tokenmill.api.commands.flags.parser import CommandParser
 
 PLACEHOLDERS = {
@@ -55,7 +54,7 @@ def flags_in(text: str) -> set[str]:
 @pytest.mark.parametrize("name", PARSERS)
 def test_help_fits_80_columns_and_has_an_example_that_the_parser_accepts(name: str) -> None:
     parser = PARSERS[name]
-    for text in (parser.format_help(), full_help(parser)):
+    for text in (parser.format_help(), parser.format_full_help()):
         assert max(map(len, text.splitlines())) <= 80
         assert parser.examples and all(f"\n  {one}\n" in text for one in parser.examples)
     for example in parser.examples:

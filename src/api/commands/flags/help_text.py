@@ -6,13 +6,10 @@ import argparse
 import re
 import shutil
 import textwrap
+from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from .groups import COMMON, GROUPS
-
-if TYPE_CHECKING:
-    from .parser import CommandParser
 
 SCREENS = 48
 """Lines of two screens. A command whose help is longer shows its common flags only."""
@@ -38,9 +35,9 @@ class HelpFormatter(argparse.HelpFormatter):
         return f"{', '.join(action.option_strings)} {value}".rstrip()
 
 
-def short_help(parser: CommandParser) -> str:
+def short_help(parser: ArgumentParser, examples: Sequence[str]) -> str:
     """The whole help if it fits on two screens, else the common flags and the names of groups."""
-    text = full_help(parser)
+    text = full_help(parser, examples)
     folded = _folded(parser)
     if not folded or len(text.splitlines()) <= SCREENS:
         return text
@@ -55,10 +52,10 @@ def short_help(parser: CommandParser) -> str:
         _add_section(formatter, "common flags", [*_positionals(parser), *_common(parser)])
     rows = "".join(f"  {group.title:<15}{group.description}\n" for group in folded)
     more = "\nmore flags, with --help=GROUP, --help=WORD or --help-all:\n"
-    return formatter.format_help() + more + rows + _examples(parser)
+    return formatter.format_help() + more + rows + _examples(examples)
 
 
-def full_help(parser: CommandParser) -> str:
+def full_help(parser: ArgumentParser, examples: Sequence[str]) -> str:
     """All commands and flags of a parser, group by group."""
     formatter = _begin(parser)
     _add_section(formatter, "arguments", _positionals(parser))
@@ -68,10 +65,10 @@ def full_help(parser: CommandParser) -> str:
     for group in (*_own_groups(parser), *_folded(parser)):
         _add_section(formatter, _title(group), _flags(group), group.description)
     formatter.add_text(parser.epilog)
-    return formatter.format_help() + _examples(parser)
+    return formatter.format_help() + _examples(examples)
 
 
-def help_about(parser: CommandParser, word: str) -> str:
+def help_about(parser: ArgumentParser, word: str) -> str:
     """The flags of a group, one flag, or the flags whose name or help contains a word.
 
     Empty if there are none.
@@ -89,16 +86,16 @@ def help_about(parser: CommandParser, word: str) -> str:
     return _section(f"flags about {word}", found) if found else ""
 
 
-def names_of_groups(parser: CommandParser) -> list[str]:
+def names_of_groups(parser: ArgumentParser) -> list[str]:
     """The words that `--help=GROUP` knows."""
     return [_title(group) for group in _folded(parser)]
 
 
-def _begin(parser: CommandParser) -> argparse.HelpFormatter:
+def _begin(parser: ArgumentParser) -> argparse.HelpFormatter:
     """A formatter that has the usage and the description."""
     formatter = HelpFormatter(parser.prog)
     words = [formatter._format_args(action, action.dest) for action in _positionals(parser)]
-    if parser.has_commands:
+    if parser._subparsers is not None:
         words.append("COMMAND ...")
     elif any(_flags(group) for group in parser._action_groups):
         words.append("[FLAGS]")
@@ -107,18 +104,18 @@ def _begin(parser: CommandParser) -> argparse.HelpFormatter:
     return formatter
 
 
-def _own_groups(parser: CommandParser) -> list[argparse._ArgumentGroup]:
+def _own_groups(parser: ArgumentParser) -> list[argparse._ArgumentGroup]:
     """The groups that only this command has. The short help shows their flags."""
     return [group for group in parser._action_groups if group.title not in GROUPS]
 
 
-def _folded(parser: CommandParser) -> list[argparse._ArgumentGroup]:
+def _folded(parser: ArgumentParser) -> list[argparse._ArgumentGroup]:
     """The groups that the short help only names."""
     found = {group.title: group for group in parser._action_groups}
     return [found[name] for name in GROUPS if name in found]
 
 
-def _positionals(parser: CommandParser) -> list[argparse.Action]:
+def _positionals(parser: ArgumentParser) -> list[argparse.Action]:
     return [
         action
         for action in parser._actions
@@ -135,7 +132,7 @@ def _title(group: argparse._ArgumentGroup) -> str:
     return "flags" if group.title == "options" else group.title or ""
 
 
-def _common(parser: CommandParser) -> Iterator[argparse.Action]:
+def _common(parser: ArgumentParser) -> Iterator[argparse.Action]:
     """The folded flags that are in COMMON, each under this name with its short text.
 
     An argument MODEL stands for --model.
@@ -179,7 +176,7 @@ def _add_section(
     formatter.end_section()
 
 
-def _examples(parser: CommandParser) -> str:
-    if not parser.examples:
+def _examples(examples: Sequence[str]) -> str:
+    if not examples:
         return ""
-    return "\nexamples:\n" + "".join(f"  {example}\n" for example in parser.examples)
+    return "\nexamples:\n" + "".join(f"  {example}\n" for example in examples)

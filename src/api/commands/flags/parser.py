@@ -50,7 +50,11 @@ class CommandParser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The short help."""
-        return short_help(self)
+        return short_help(self, self.examples)
+
+    def format_full_help(self) -> str:
+        """The help with all flags."""
+        return full_help(self, self.examples)
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -144,14 +148,15 @@ class HelpAction(argparse.Action):
 
     def _text(self, parser: CommandParser, flag: str | None, word: object) -> str:
         if flag == "--help-all" or word == "all":
-            return full_help(parser)
+            return parser.format_full_help()
         if not isinstance(word, str):
-            return short_help(parser)
+            return parser.format_help()
         if word in parser.commands():  # `tokenmill --help serve`
-            return short_help(parser.commands()[word])
+            return parser.commands()[word].format_help()
         text = help_about(parser, word)
         if not text:
-            near = near_and_known(word, names_of_groups(parser) or parser.commands())
+            known = names_of_groups(parser) or list(parser.commands())
+            near = near_and_known(word, known) if known else ""
             parser.error(f"--help={word}: no group, flag or help text has this word{near}")
         return text
 
