@@ -365,7 +365,7 @@ class EngineConfig:
     plugins_file: str | None = setting(
         None,
         "plugins.toml to use; default: ./plugins.toml, then the packaged one",
-        group="plugins",
+        group="configuration",
         metavar="PATH",
     )
     hook_watchdog_seconds: float = setting(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 
 from ...core.contract.plugin_info import PluginInfo
 from ...core.contract.registry import KINDS
+from .tables import new_table, print_table
 
 OWN = "tokenmill"
 """The distribution of the built-in plugins."""
-UNLIMITED = 10_000
-"""Columns of a table that is not shown on a terminal."""
 
 
 def print_plugins(infos: Sequence[PluginInfo]) -> None:
@@ -89,16 +87,10 @@ def _origin(info: PluginInfo) -> str:
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    table = new_table(*columns)
     for row in rows:
         table.add_row(*row)
-    # A reader behind a pipe wants one line per row, however long it is.
-    Console(width=None if sys.stdout.isatty() else UNLIMITED).print(table)
+    print_table(table)
 
 
 def _print_errors(infos: Iterable[PluginInfo]) -> None:

@@ -15,7 +15,7 @@ GROUPS = {
     "parallel": "several workers, replicas or machines",
     "backends": "code that computes models, attention and matrix products",
     "speculation": "draft models and n-grams for faster decoding",
-    "plugins": "plugins.toml, limits for plugins",
+    "configuration": "files of settings and plugins, limits for plugins",
     "compatibility": "settings of vLLM that are accepted without effect",
 }
 """Every flag of a command that takes engine flags is in one of these, or in a group of its own
