@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import json
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.api.cli import main, make_parser
+from tokenmill.api.commands.flags.groups import GROUPS
+from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.registry import SLOTS
 
 ROOT = Path(__file__).parents[2]
@@ -61,12 +64,14 @@ def page() -> str:
     """The page, as the code is now."""
     commands = dict(all_commands(make_parser()))
     groups = {name: flag_groups(parser) for name, parser in commands.items()}
-    engine = groups["serve"]["engine"]
+    engine, server = split(groups["serve"])
     parts = [
         INTRODUCTION,
-        "## Engine flags\n\n" + flag_table(engine),
-        "## Server flags\n\n`tokenmill serve` has these flags and all engine flags.\n\n"
-        + flag_table(groups["serve"]["positional arguments"] + groups["serve"]["server"]),
+        "## Engine flags\n\n`--help=GROUP` prints the flags of a group.",
+        *group_sections(engine),
+        "## Server flags\n\n`tokenmill serve` has these flags and all engine flags. An argument "
+        "`MODEL` is the same as `--model`.",
+        *group_sections(server),
         "## Sampling flags\n\n`tokenmill generate` and `tokenmill chat` have these flags. Defaults "
         "of the model's generation_config\nreplace those in the table.\n\n"
         + flag_table(groups["generate"]["sampling"]),
@@ -89,6 +94,20 @@ def all_commands(
                 yield from all_commands(inner, f"{name} {word}".strip())
             return
     yield name, parser
+
+
+def split(groups: Groups) -> tuple[Groups, Groups]:
+    """The engine flags of `serve` and the server's own ones, by group."""
+    settings = {field.name for field in dataclasses.fields(EngineConfig)} - {"served_model_name"}
+    engine = {name: [a for a in groups[name] if a.dest in settings] for name in GROUPS}
+    server = {name: [a for a in groups[name] if a.dest not in settings] for name in GROUPS}
+    return engine, server
+
+
+def group_sections(groups: Groups) -> Iterator[str]:
+    for name, flags in groups.items():
+        if flags:
+            yield f"**{name}**: {GROUPS[name]}\n\n{flag_table(flags)}"
 
 
 def flag_groups(parser: argparse.ArgumentParser) -> Groups:
@@ -120,16 +139,17 @@ def explain(action: argparse.Action) -> str:
     return (action.help or "") % {"default": action.default}
 
 
-def command_section(name: str, groups: Groups, engine: list[argparse.Action]) -> str:
+def command_section(name: str, groups: Groups, engine: Groups) -> str:
     """A command with the flags that are not in a table above."""
     own = [
-        a for title, flags in groups.items() if title not in ("engine", "sampling") for a in flags
+        a for title, flags in groups.items() if title not in {*GROUPS, "sampling"} for a in flags
     ]
     parts = [f"### tokenmill {name}"]
     if own:
         parts.append(flag_table(own))
-    if taken := {action.dest for action in groups.get("engine", ())}:
-        parts.append(engine_sentence(taken, [action.dest for action in engine]))
+    if taken := {action.dest for name in GROUPS for action in groups.get(name, ())}:
+        known = [action.dest for flags in engine.values() for action in flags]
+        parts.append(engine_sentence(taken, known))
     if not own and not taken:
         parts.append("No flags.")
     return "\n\n".join(parts)

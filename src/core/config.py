@@ -40,6 +40,8 @@ class EngineConfig:
         "Hugging Face directory (safetensors), .gguf file, or a model in the Hugging Face cache: "
         "ORG/NAME, ORG/NAME:Q4_K_M or ORG/NAME/FILE.gguf, optionally with @REVISION; default: "
         "SmolLM2-135M-Instruct, which `tokenmill model fetch` installs",
+        group="model",
+        metavar="MODEL",
     )
     allow_download: bool = setting(
         False,
@@ -55,6 +57,7 @@ class EngineConfig:
         None,
         "directory, .gguf file or name in the Hugging Face cache to read the tokenizer from; "
         "default: the model's own",
+        metavar="MODEL",
     )
     served_model_name: str | None = setting(
         None, "name of the model in the API; default: the model's own name"
@@ -76,6 +79,7 @@ class EngineConfig:
         None,
         "quantize the matrices of a floating-point model while it is loaded, to 8 or 4 bits: "
         "q8_0, q4_0 or q4_k; on CPUs",
+        metavar="{q8_0,q4_0,q4_k}",
     )
     model_cache_size: int | None = setting(
         None,
@@ -83,13 +87,19 @@ class EngineConfig:
         "so that the next start need not quantize; suffixes K, M and G are allowed; 0: keep none; "
         "default: 20 GiB, or a quarter of the free disk if that is less",
         between=(0, 2**63),
+        metavar="SIZE",
     )
     device: str = setting("auto", "device to compute on: auto, cpu or cuda")
-    seed: int = setting(0, "sampling seed for requests that have none")
     max_model_len: int | None = setting(
         None,
         "maximum length of prompt and output; default: what the model and the KV cache allow",
         between=(2, 2**31),
+    )
+
+    seed: int = setting(
+        0,
+        "sampling seed for requests that have none",
+        group="answers",
     )
     generation_config: str = setting(
         "auto",
@@ -102,6 +112,7 @@ class EngineConfig:
         "sampling defaults that win over the model's, as JSON: max_new_tokens (also of chats), "
         "temperature, top_k, top_p, min_p, repetition_penalty; example: "
         """'{"max_new_tokens": 512}'""",
+        metavar="JSON",
     )
     pooling: str = setting(
         "last",
@@ -112,9 +123,28 @@ class EngineConfig:
     max_logprobs: int = setting(
         20, "maximum number of logprobs per token that a request may ask for", between=(0, 1000)
     )
+    grammar_backend: str | None = setting(
+        None,
+        "code that makes answers follow a grammar, such as a JSON schema: auto, llguidance, or a "
+        "plugin's name",
+    )
+    tool_call_parser: str | None = setting(
+        None,
+        "parser that finds tool calls in the answers of chats: auto (by the chat template), "
+        "hermes, qwen3-xml, glm, llama3-json, mistral, gemma, pythonic, gpt-oss, generic (fits "
+        "every model), none (requests with tools are refused), or a plugin's name",
+    )
+    reasoning_parser: str | None = setting(
+        None,
+        "parser that separates reasoning from content in the answers of chats: auto (by the chat "
+        "template), think, mistral-think, gemma-think, gpt-oss, none, or a plugin's name",
+    )
 
     block_size: int = setting(
-        16, "tokens per KV block: 8, 16, 32, 64, 128 or 256", one_of=BLOCK_SIZES
+        16,
+        "tokens per KV block: 8, 16, 32, 64, 128 or 256",
+        one_of=BLOCK_SIZES,
+        group="cache",
     )
     gpu_memory_utilization: float = setting(
         0.92,
@@ -128,6 +158,7 @@ class EngineConfig:
         "that is less; default on GPU: what --gpu-memory-utilization leaves",
         "--kv-cache-memory-bytes",
         between=(1, 2**63),
+        metavar="SIZE",
     )
     kv_cache_dtype: str = setting(
         "auto",
@@ -150,15 +181,12 @@ class EngineConfig:
         True, "reuse KV blocks for prompts with a common beginning"
     )
 
-    data_parallel_size: int = setting(
-        1,
-        "number of engine processes (replicas), among which requests are divided; each has its own "
-        "copy of the model and its own CPU cores or GPU; only for `tokenmill serve` and LLM",
-        "-dp",
-        between=(1, 1024),
+    max_num_seqs: int = setting(
+        256,
+        "maximum number of requests in one step",
+        between=(1, 65536),
+        group="scheduling",
     )
-
-    max_num_seqs: int = setting(256, "maximum number of requests in one step", between=(1, 65536))
     max_num_batched_tokens: int | None = setting(
         None,
         "maximum number of tokens in one step; default: 256 on CPU (or max_num_seqs if that is "
@@ -183,9 +211,11 @@ class EngineConfig:
         between=(1, 2**31),
     )
     watermark: float = setting(0.01, "fraction of the KV blocks that a new request must leave free")
-
-    plugins_file: str | None = setting(
-        None, "plugins.toml to use; default: ./plugins.toml, then the packaged one"
+    request_timeout: float | None = setting(
+        None,
+        "maximum duration of a request in seconds; then it ends with the tokens that it has; "
+        "default: no limit",
+        metavar="SECONDS",
     )
     scheduler: str | None = setting(
         None,
@@ -200,11 +230,19 @@ class EngineConfig:
         "what happens when no KV block is free: recompute, swap, lowest-priority, or a plugin's "
         "name",
     )
-    distributed_executor_backend: str | None = setting(
+
+    data_parallel_size: int = setting(
+        1,
+        "number of engine processes (replicas), among which requests are divided; each has its own "
+        "copy of the model and its own CPU cores or GPU; only for `tokenmill serve` and LLM",
+        "-dp",
+        between=(1, 1024),
+        group="parallel",
+    )
+    router: str | None = setting(
         None,
-        "where steps are computed: auto (inprocess, or multiprocess if several workers are "
-        "needed), inprocess or uni (the engine's process), multiprocess or mp (worker processes), "
-        "ray (workers of a Ray cluster), or a plugin's name",
+        "policy that chooses the replica of each request, with --data-parallel-size: prefix-aware, "
+        "least-loaded, round-robin, session, or a plugin's name",
     )
     tensor_parallel_size: int = setting(
         1,
@@ -213,17 +251,6 @@ class EngineConfig:
         "-tp",
         between=(1, 1024),
     )
-    cpu_bind: str = setting(
-        "auto",
-        "CPUs of each worker process, in the order of the ranks, separated by |, such as "
-        "0-15|16-31; auto: equal shares of the cores; Linux only",
-    )
-    enable_expert_parallel: bool = setting(
-        False,
-        "with --tensor-parallel-size, divide a model by whole experts, instead of by columns of "
-        "every expert",
-        "-ep",
-    )
     pipeline_parallel_size: int = setting(
         1,
         "number of stages; each has some of the layers and --tensor-parallel-size worker "
@@ -231,16 +258,35 @@ class EngineConfig:
         "-pp",
         between=(1, 1024),
     )
+    enable_expert_parallel: bool = setting(
+        False,
+        "with --tensor-parallel-size, divide a model by whole experts, instead of by columns of "
+        "every expert",
+        "-ep",
+    )
+    cpu_bind: str = setting(
+        "auto",
+        "CPUs of each worker process, in the order of the ranks, separated by |, such as "
+        "0-15|16-31; auto: equal shares of the cores; Linux only",
+        metavar="CPUS",
+    )
+    distributed_executor_backend: str | None = setting(
+        None,
+        "where steps are computed: auto (inprocess, or multiprocess if several workers are "
+        "needed), inprocess or uni (the engine's process), multiprocess or mp (worker processes), "
+        "ray (workers of a Ray cluster), or a plugin's name",
+    )
+
     attention_backend: str | None = setting(
         None,
         "code that computes attention: auto, cpu, torch, flash-attn, xformers, cuda-paged, triton, "
         "or a plugin's name; two names with a comma: the first computes prompts, the second "
         "decodes",
+        group="backends",
     )
     linear_backend: str | None = setting(
         None, "code that computes matrix products: auto, cpu, torch, or a plugin's name"
     )
-
     model_impl: str | None = setting(
         None,
         "code that runs the model: auto, native, transformers (most decoders that transformers "
@@ -259,6 +305,7 @@ class EngineConfig:
         "JSON, or the level alone",
         _EAGER,
         "-cc",
+        metavar="JSON",
     )
     optimization_level: int | None = unused_setting(
         None, "how much is compiled and captured, 0 to 3", _EAGER, "-O"
@@ -277,12 +324,7 @@ class EngineConfig:
         "maximum number of images, videos and audio inputs in a prompt as JSON, such as "
         """'{"image": 3, "video": {"count": 1, "width": 640, "height": 640}}'""",
         _TEXT_ONLY,
-    )
-
-    grammar_backend: str | None = setting(
-        None,
-        "code that makes answers follow a grammar, such as a JSON schema: auto, llguidance, or a "
-        "plugin's name",
+        metavar="JSON",
     )
 
     speculative_method: str | None = setting(
@@ -290,12 +332,14 @@ class EngineConfig:
         "method that drafts the next tokens, which the model then verifies in one step: none, "
         "ngram, draft-model, or a plugin's name",
         "--spec-method",
+        group="speculation",
     )
     speculative_model: str | None = setting(
         None,
         "directory or .gguf file of a draft head, or of a smaller model with the same vocabulary; "
         "implies the method draft-model",
         "--spec-model",
+        metavar="MODEL",
     )
     num_speculative_tokens: int | None = setting(
         None,
@@ -315,48 +359,42 @@ class EngineConfig:
         "method, model, num_speculative_tokens and options of the method as JSON: "
         """'{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'""",
         "-sc",
+        metavar="JSON",
     )
 
-    tool_call_parser: str | None = setting(
+    plugins_file: str | None = setting(
         None,
-        "parser that finds tool calls in the answers of chats: auto (by the chat template), "
-        "hermes, qwen3-xml, glm, llama3-json, mistral, gemma, pythonic, gpt-oss, generic (fits "
-        "every model), none (requests with tools are refused), or a plugin's name",
+        "plugins.toml to use; default: ./plugins.toml, then the packaged one",
+        group="configuration",
+        metavar="PATH",
     )
-    reasoning_parser: str | None = setting(
-        None,
-        "parser that separates reasoning from content in the answers of chats: auto (by the chat "
-        "template), think, mistral-think, gemma-think, gpt-oss, none, or a plugin's name",
-    )
-
-    router: str | None = setting(
-        None,
-        "policy that chooses the replica of each request, with --data-parallel-size: prefix-aware, "
-        "least-loaded, round-robin, session, or a plugin's name",
-    )
-
     hook_watchdog_seconds: float = setting(
         5.0,
         "seconds after which a plugin's hook that still runs is logged, with its stack; 0: never",
+        metavar="SECONDS",
     )
     plugin_start_timeout: float = setting(
         60.0,
         "seconds without progress after which the start of a plugin fails: its import, `register`, "
         "factories and `lifespan`; waiting for a disk and compiling do not count; 0: no limit",
+        metavar="SECONDS",
     )
-    request_timeout: float | None = setting(
-        None,
-        "maximum duration of a request in seconds; then it ends with the tokens that it has; "
-        "default: no limit",
+
+    disable_log_stats: bool = setting(
+        False,
+        "do not log a line of statistics every 10 seconds",
+        group="monitoring",
     )
-    disable_log_stats: bool = setting(False, "do not log a line of statistics every 10 seconds")
     metrics_prefix: str = setting(
-        "tokenmill:", "prefix of Prometheus metric names; 'vllm:' fits existing dashboards"
+        "tokenmill:",
+        "prefix of Prometheus metric names; 'vllm:' fits existing dashboards",
+        metavar="TEXT",
     )
     otlp_traces_endpoint: str | None = setting(
         None,
         "URL to send OpenTelemetry traces to, by OTLP over HTTP, such as "
         "http://localhost:4318/v1/traces; needs the extra otel; default: no traces",
+        metavar="URL",
     )
 
     def __post_init__(self) -> None:

@@ -38,12 +38,19 @@ def add_parser(subparsers: Any) -> None:
         help="talk to a model in the terminal",
         description="Talk to a model in the terminal. Without --url, the command loads the model. "
         "An empty line or Ctrl-D ends the chat.",
+        examples=(
+            "tokenmill chat",
+            "tokenmill chat --model model.gguf --temperature 0.2",
+            "tokenmill chat --url http://127.0.0.1:8000/v1",
+        ),
     )
     group = parser.add_argument_group("conversation")
     group.add_argument(
-        "--url", help="use the model of this server, for example http://127.0.0.1:8000/v1"
+        "--url",
+        metavar="URL",
+        help="use the model of this server, for example http://127.0.0.1:8000/v1",
     )
-    group.add_argument("--api-key", help="API key of that server")
+    group.add_argument("--api-key", metavar="KEY", help="API key of that server")
     group.add_argument(
         "-q", "--quick", metavar="TEXT", help="send this text, print the answer, and exit"
     )

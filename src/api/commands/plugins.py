@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-import msgspec
-
-from ...core.contract.plugin_info import PluginDescription, PluginInfo
+from ...core.contract.plugin_info import PluginDescription
 from ...core.host.listing import describe_plugin, discover_plugins
 from .plugin_check import run_check
-
-UNLIMITED = 10_000
-"""Columns of a table that is not shown on a terminal."""
+from .plugin_list import print_details, print_plugins
+from .printing import print_json
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,21 +19,33 @@ def add_parser(subparsers: Any) -> None:
         help="list, describe and check plugins",
         description="List installed plugins and their providers, describe a plugin, or check it. "
         "Works even when a plugin is broken.",
+        examples=("tokenmill plugins list", "tokenmill plugins show chunked"),
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     listing = verbs.add_parser(
-        "list", help="list all installed plugins, their states, and the chosen providers"
+        "list",
+        help="list third-party plugins, and the providers of each slot",
+        examples=("tokenmill plugins list", "tokenmill plugins list --verbose"),
     )
     listing.add_argument("--json", action="store_true", help="print JSON")
+    listing.add_argument(
+        "--verbose", action="store_true", help="print a row for each plugin, with its hooks"
+    )
     listing.set_defaults(run=_list)
     show = verbs.add_parser(
-        "show", help="describe one plugin: providers, options with defaults, hooks"
+        "show",
+        help="describe one plugin: providers, options with defaults, hooks",
+        examples=("tokenmill plugins show chunked",),
     )
-    show.add_argument("name", help="name of the plugin or of one of its providers")
+    show.add_argument("name", metavar="NAME", help="name of the plugin or of one of its providers")
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=_show)
-    check = verbs.add_parser("check", help="run the conformance suites on an installed plugin")
-    check.add_argument("name", help="name of the plugin")
+    check = verbs.add_parser(
+        "check",
+        help="run the conformance suites on an installed plugin",
+        examples=("tokenmill plugins check my-plugin --verbose",),
+    )
+    check.add_argument("name", metavar="NAME", help="name of the plugin")
     check.add_argument(
         "--time-limit",
         type=float,
@@ -47,45 +55,24 @@ def add_parser(subparsers: Any) -> None:
     check.add_argument("--verbose", action="store_true", help="print a line for each test")
     check.set_defaults(run=_check)
     for verb in (listing, show, check):
-        verb.add_argument("--plugins-file", metavar="FILE", help="plugins.toml to use")
+        verb.add_argument("--plugins-file", metavar="PATH", help="plugins.toml to use")
 
 
 def _list(args: argparse.Namespace) -> int:
     infos = discover_plugins(args.plugins_file)
     if args.json:
-        _print_json(infos)
+        print_json(infos)
+    elif args.verbose:
+        print_details(infos)
     else:
-        _print_table(infos)
+        print_plugins(infos)
     return int(any(info.state == "failed" for info in infos))
-
-
-def _print_table(infos: tuple[PluginInfo, ...]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("NAME", "STATE", "PROVIDES (* chosen)", "HOOKS", "FROM"):
-        table.add_column(column, overflow="fold")
-    for info in infos:
-        provides = [f"{name} *" if name in info.chosen else name for name in info.provides]
-        table.add_row(
-            info.name,
-            info.state,
-            ", ".join(provides) or "-",
-            ", ".join(info.hooks) or "-",
-            f"{info.distribution} {info.version}",
-        )
-    # A reader behind a pipe wants one row per plugin, however long it is.
-    Console(width=None if sys.stdout.isatty() else UNLIMITED).print(table)
-    for info in infos:
-        if info.error:
-            print(f"\n{info.name}: {info.error}")
 
 
 def _show(args: argparse.Namespace) -> int:
     found = describe_plugin(args.name, args.plugins_file)
     if args.json:
-        _print_json(found)
+        print_json(found)
         return 0
     print(
         f"{found.info.name}  ({found.info.distribution} {found.info.version}, {found.info.state})"
@@ -118,7 +105,3 @@ def _print_providers(found: PluginDescription) -> None:
                 print(f"    {finding}")
     if found.info.hooks:
         print("\nhooks: " + ", ".join(found.info.hooks))
-
-
-def _print_json(value: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(value)).decode())

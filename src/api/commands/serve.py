@@ -17,6 +17,7 @@ from ...core.errors import ConfigError
 from ...core.log import get_logger
 from .flags.address import add_address_flags
 from .flags.engine import add_engine_flags, engine_config, merge_model_argument, parse_size
+from .flags.groups import flag_group
 from .flags.keys import SECRET_VARIABLE, add_key_flags, admin_key, api_keys, warn_of_visible_keys
 from .progress import ProgressDisplay
 
@@ -31,14 +32,23 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve",
         help="serve a model through an OpenAI-compatible HTTP API",
-        description="Serve a model through an OpenAI-compatible HTTP API. The default MODEL is "
-        "SmolLM2-135M-Instruct.",
+        description="Serve MODEL (default: SmolLM2-135M-Instruct) through an OpenAI-compatible "
+        "API.",
         epilog="After the first SIGTERM or Ctrl-C, accepted requests may finish. "
         "The second one ends the server at once.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=(
+            "tokenmill serve",
+            "tokenmill serve Qwen/Qwen3-0.6B --allow-download --port 8080",
+            "tokenmill serve model.gguf --max-model-len 8k --kv-cache-memory 4G",
+        ),
     )
-    parser.add_argument("model_argument", metavar="MODEL", nargs="?", help="the same as --model")
-    group = parser.add_argument_group("server")
+    parser.add_argument(
+        "model_argument",
+        metavar="MODEL",
+        nargs="?",
+        help="folder, .gguf file or ORG/NAME, as --model",
+    )
+    group = flag_group(parser, "server")
     add_address_flags(group)
     group.add_argument(
         "--served-model-name",
@@ -84,6 +94,14 @@ def add_parser(subparsers: Any) -> None:
         "ignored, and a header of the answer names them)",
     )
     group.add_argument(
+        "--sse-keep-alive-interval",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="send a comment in a stream after this many seconds without data; 0: never (default)",
+    )
+    group = flag_group(parser, "process")
+    group.add_argument(
         "--shutdown-timeout",
         type=_seconds,
         default=30.0,
@@ -113,18 +131,7 @@ def add_parser(subparsers: Any) -> None:
         help="maximum number of restarts of the engine process within ten minutes; at the next "
         "failure the server ends with an error (default: %(default)s)",
     )
-    group.add_argument(
-        "--sse-keep-alive-interval",
-        type=_seconds,
-        default=0.0,
-        metavar="SECONDS",
-        help="send a comment in a stream after this many seconds without data; 0: never (default)",
-    )
-    group.add_argument(
-        "--enable-auto-tool-choice",
-        action="store_true",
-        help="accepted because vLLM needs it; here tool_choice 'auto' is always enabled",
-    )
+    group = flag_group(parser, "monitoring")
     group.add_argument("--access-log", action="store_true", help="log every HTTP request")
     group.add_argument(
         "--log-level",
@@ -140,6 +147,11 @@ def add_parser(subparsers: Any) -> None:
         "text on a terminal, else JSON (default: %(default)s)",
     )
     add_engine_flags(parser, leave_out=("served_model_name",))
+    flag_group(parser, "compatibility").add_argument(
+        "--enable-auto-tool-choice",
+        action="store_true",
+        help="accepted because vLLM needs it; here tool_choice 'auto' is always enabled",
+    )
     parser.set_defaults(run=run)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tokenmill import assembly
 from tokenmill.api.cli import main
 from tokenmill.assembly import build_parts, make_draft_model
 from tokenmill.backends.distill.make import DraftRecipe, MadeDraft
+from tokenmill.backends.distill.training import Acceptance
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.draft_vocabulary import read_draft_vocabulary
@@ -202,3 +205,14 @@ def test_the_command_says_what_came_out(
     assert out.err.count("training the draft model: done") == 1
     modes = {path.stat().st_mode for path in (tmp_path / "draft").iterdir()}
     assert len(modes) == 1, "who may read one of its files may read all"
+
+
+def test_the_command_prints_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    acceptance = Acceptance(num_measured=1000, sampled=0.5, greedy=0.25)
+    made = MadeDraft(num_parameters=7, layers=(), before=acceptance, after=acceptance)
+    monkeypatch.setattr(assembly, "make_draft_model", lambda *_, **__: made)
+    assert main(["draft", "make", str(tmp_path / "draft"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["num_parameters"] == 7 and printed["after"]["greedy"] == 0.25

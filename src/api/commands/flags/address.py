@@ -15,11 +15,16 @@ def add_address_flags(group: Any) -> None:
     group.add_argument(
         "--host",
         default="127.0.0.1",
+        metavar="ADDRESS",
         help="name or address to listen on; :: for all networks with IPv6 and IPv4 "
         "(default: %(default)s)",
     )
     group.add_argument(
-        "--port", type=_port, default=8000, help="port; 0: any free port (default: %(default)s)"
+        "--port",
+        type=_port,
+        default=8000,
+        metavar="N",
+        help="port; 0: any free port (default: %(default)s)",
     )
     group.add_argument(
         "--uds",
@@ -31,13 +36,13 @@ def add_address_flags(group: Any) -> None:
     group.add_argument(
         "--ssl-certfile",
         type=Path,
-        metavar="FILE",
+        metavar="PATH",
         help="certificate for HTTPS in PEM format, with its chain (default: HTTP)",
     )
     group.add_argument(
         "--ssl-keyfile",
         type=Path,
-        metavar="FILE",
+        metavar="PATH",
         help="private key of the certificate in PEM format, without a password "
         "(default: in --ssl-certfile)",
     )

@@ -12,6 +12,7 @@ from typing import Any
 from ....core.config import EngineConfig
 from ....core.errors import ConfigError
 from ....core.settings.declaration import flags, reason_without_effect
+from .groups import flag_group
 
 SPECULATION = (
     "speculative_method",
@@ -32,12 +33,17 @@ SERVING = ("metrics_prefix", "otlp_traces_endpoint", "data_parallel_size", "rout
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, *, leave_out: Sequence[str] = ()) -> None:
-    """Add one flag for each field of EngineConfig, except the fields in `leave_out`."""
-    group = parser.add_argument_group("engine", "settings that vLLM also has carry vLLM's names")
+    """Add one flag for each field of EngineConfig, except the fields in `leave_out`.
+
+    A field is in the group of the nearest field before it that names one.
+    """
     hints = typing.get_type_hints(EngineConfig)
+    group = ""
     for field in dataclasses.fields(EngineConfig):
+        group = field.metadata.get("group", group)
         if field.name not in leave_out:
-            _add_flag(group, field, hints[field.name])
+            name = "compatibility" if field.name in UNUSED else group
+            _add_flag(flag_group(parser, name), field, hints[field.name])
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
@@ -133,9 +139,17 @@ def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
         type=_PARSERS.get(field.name, kind),
         nargs="+" if typing.get_origin(_given_type(hint)) is Sequence else None,
         default=None,
-        metavar=field.name.split("_")[-1].upper(),
+        metavar=_metavar(field, hint),
         help=text,
     )
+
+
+def _metavar(field: dataclasses.Field[Any], hint: Any) -> str:
+    """What stands for the value in help: the choices, or the kind of value."""
+    if known := field.metadata.get("one_of"):
+        return "{" + ",".join(map(str, known)) + "}"
+    of_type = {int: "N", float: "N"}.get(_plain_type(hint), "NAME")
+    return str(field.metadata.get("metavar", of_type))
 
 
 def _plain_type(hint: Any) -> type:

@@ -29,7 +29,7 @@ def add_key_flags(group: Any) -> None:
     group.add_argument(
         "--api-key-file",
         type=Path,
-        metavar="FILE",
+        metavar="PATH",
         help="TOML file with named keys and their limits (docs/serving.md); SIGHUP reads it again",
     )
     group.add_argument(

@@ -32,7 +32,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
             "--" + name.replace("_", "-"),
             type=kind,
             dest=f"sampling_{name}",
-            metavar=name.split("_")[-1].upper(),
+            metavar="N",
             help=text,
         )
     group.add_argument(

@@ -15,8 +15,9 @@ def add_parser(subparsers: Any) -> None:
         "simulate",
         help="compare policies in virtual time, or test the engine with random faults",
         description="Run the real engine and plugins on a simulated clock, without a model.",
+        examples=("tokenmill simulate compare", "tokenmill simulate seeds --count 20"),
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     add_compare_parser(verbs)
     add_measure_parser(verbs)
     add_seeds_parser(verbs)

@@ -67,10 +67,13 @@ def add_compare_parser(verbs: Any) -> None:
         help="compare schedulers and settings under a workload",
         description="Run a workload through the real engine and plugins on a virtual clock. No "
         "model is computed: the duration of each step comes from `tokenmill simulate measure`.",
-        epilog="example: tokenmill simulate compare --step-time step-time.json --request-rate 0.5 "
-        "--vary scheduler=chunked,prefill-first --vary max_num_batched_tokens=128,256,512",
+        examples=(
+            "tokenmill simulate compare --request-rate 0.5",
+            "tokenmill simulate compare --vary max_num_batched_tokens=128,256,512",
+            "tokenmill simulate compare --step-time step-time.json",
+        ),
     )
-    parser.add_argument("--step-time", type=Path, metavar="FILE",
+    parser.add_argument("--step-time", type=Path, metavar="PATH",
                         help="file from `tokenmill simulate measure` (default: step times of the "
                         "default model, measured on another machine)")  # fmt: skip
     parser.add_argument("--vary", action="append", metavar="KEY=A,B,C",
@@ -86,16 +89,14 @@ def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "workload", "recorded requests, or random ones as in `vllm bench`"
     )
-    group.add_argument("--workload", type=Path, metavar="FILE",
+    group.add_argument("--workload", type=Path, metavar="PATH",
                        help="file of recorded requests: a JSON document or JSON lines, "
                        "see docs/simulate.md")  # fmt: skip
     for name, (kind, text) in {**_RANDOM, **_ARRIVALS}.items():
         flags = (f"--{name.replace('_', '-')}", *_ALIASES.get(name, ()))
-        group.add_argument(
-            *flags, dest=name, type=kind, metavar=name.split("_")[-1].upper(), help=text
-        )
+        group.add_argument(*flags, dest=name, type=kind, metavar="N", help=text)
     group.add_argument(
-        "--seed", type=int, default=0, help="seed of all random numbers (default: 0)"
+        "--seed", type=int, default=0, metavar="N", help="seed of all random numbers (default: 0)"
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....core.errors import ConfigError
 from ..flags.engine import SERVING, SPECULATION, add_engine_flags, engine_config
+from ..printing import print_json
 from ..progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -29,9 +30,13 @@ def add_measure_parser(verbs: Any) -> None:
         description="Load a model, run test steps on it, and write a file of step times for "
         "`tokenmill simulate compare --step-time FILE`. On a CPU, OMP_NUM_THREADS sets the number "
         "of threads.",
+        examples=(
+            "tokenmill simulate measure -o step-time.json",
+            "tokenmill simulate measure --model model.gguf --seconds 60",
+        ),
     )
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path("step-time.json"), metavar="FILE",
+        "-o", "--output", type=Path, default=Path("step-time.json"), metavar="PATH",
         help="file to write (default: step-time.json)",
     )  # fmt: skip
     parser.add_argument(
@@ -43,6 +48,7 @@ def add_measure_parser(verbs: Any) -> None:
         help="measure the CPU time of this process instead of wall time: an estimate for one "
         "thread on a CPU without other work",
     )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the content of the file")
     left_out = ("seed", "served_model_name", "disable_log_stats", *SERVING, *SPECULATION)
     add_engine_flags(parser, leave_out=left_out)
     parser.set_defaults(run=_run)
@@ -88,7 +94,7 @@ def _run(args: argparse.Namespace) -> int:
         finally:
             parts.executor.close()
     found.write(args.output)
-    _show(found, args.output)
+    print_json(found) if args.json else _show(found, args.output)
     return 0
 
 

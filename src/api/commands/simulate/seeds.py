@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from ....core.errors import ConfigError
+from ..printing import print_json
 from ..progress import ProgressDisplay
 
 
@@ -18,12 +19,18 @@ def add_seeds_parser(verbs: Any) -> None:
         description="Each seed is one run of the engine, with random arrivals, aborts, failing "
         "steps, plugins that raise, and pools that are too small. All invariants are checked "
         "after every step, and every token at the end.",
+        examples=(
+            "tokenmill simulate seeds --count 20",
+            "tokenmill simulate seeds --seed 7 --trace",
+        ),
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="first seed (default: 0)")
     parser.add_argument(
         "--count", type=int, metavar="N", help="number of seeds (default: 200; with --trace: 1)"
     )
-    parser.add_argument("--trace", action="store_true", help="print every event")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--trace", action="store_true", help="print every event")
+    output.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
 
@@ -41,6 +48,9 @@ def _run(args: argparse.Namespace) -> int:
             trace=print if args.trace else None,
         )
     seconds = time.perf_counter() - started
+    if args.json:
+        print_json(total)
+        return 0
     print(
         f"{total.num_seeds} seeds passed in {seconds:.1f} s: {total.num_requests} requests, "
         f"{total.num_tokens} tokens, {total.num_preemptions} preemptions "

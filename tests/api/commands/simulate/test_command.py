@@ -120,7 +120,7 @@ def test_a_rate_beside_recorded_times_is_refused(
 
 def test_help_names_the_verbs_and_the_flags() -> None:
     assert "compare" in tokenmill("simulate", "--help").stdout
-    text = tokenmill("simulate", "compare", "--help").stdout
+    text = tokenmill("simulate", "compare", "--help-all").stdout
     for flag in ("--vary", "--step-time", "--workload", "--request-rate", "--burstiness",
                  "--num-prompts", "--random-prefix-len", "--num-gpu-blocks-override",
                  "--preemption-mode", "--plugins-file", "--seed"):  # fmt: skip
@@ -132,7 +132,7 @@ def test_help_names_the_verbs_and_the_flags() -> None:
 def test_help_names_the_defaults_of_a_random_workload() -> None:
     text = " ".join(tokenmill("simulate", "compare", "--help").stdout.split())
     for field in dataclasses.fields(SyntheticWorkload):
-        about = text.partition(f" --{field.name.replace('_', '-')} ")[2]
+        about = text.partition(f" --{field.name.replace('_', '-')}")[2]
         assert about.partition("(default: ")[2].startswith(f"{field.default}"), field.name
 
 
@@ -165,6 +165,8 @@ def test_measure_writes_a_file_that_compare_takes(
     assert times.machine["clock"] == "wall"
     assert times.model.dtype == "float32" and times.machine["threads"]
     assert times.step_time.overhead_per_step > 0
+    assert main(["simulate", "measure", "-o", str(path), "--json", *flags]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(path.read_text())
     load = ["--num-prompts", "4", "--random-input-len", "50", "--random-output-len", "9"]
     assert main(["simulate", "compare", "--step-time", str(path), *load]) == 0
     shown = capsys.readouterr()

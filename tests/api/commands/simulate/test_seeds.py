@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tokenmill.api.cli import main
@@ -12,6 +14,12 @@ def test_a_few_seeds_run_clean_and_say_what_happened(capsys: pytest.CaptureFixtu
     printed = capsys.readouterr()
     assert printed.out.startswith("4 seeds passed in ")
     assert "preemptions" in printed.out and "seeds" in printed.err
+
+
+def test_json_has_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "seeds", "--seed", "3", "--count", "2", "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert counts["num_seeds"] == 2 and counts["num_tokens"] > 0
 
 
 def test_a_trace_tells_one_life_step_by_step(capsys: pytest.CaptureFixture[str]) -> None:
