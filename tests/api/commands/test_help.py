@@ -119,7 +119,7 @@ def test_a_value_has_a_placeholder_or_its_choices(name: str) -> None:
             "--repetition-penalty", "--seed", "--stop",
         }),
     ],
-    ids=str,
+    ids=["a flag", "with underscores", "a word", "a group"],
 )  # fmt: skip
 def test_help_about_a_word(
     capsys: pytest.CaptureFixture[str], words: list[str], flags: set[str]
