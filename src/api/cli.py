@@ -67,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     A user's mistake prints one line on stderr and returns 1; wrong flags exit with status 2.
     """
     _open_standard_streams()
-    args = make_parser().parse_args(argv)
     try:
+        args = make_parser().parse_args(argv)
         with _warnings_shown():
             status: int = args.run(args)
         sys.stdout.flush()

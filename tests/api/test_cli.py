@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -188,6 +189,15 @@ def test_a_reader_that_stops_is_no_error() -> None:
     command = f"{sys.executable} -m tokenmill plugins list --json | head -c 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stdout == "[" and "Traceback" not in done.stderr
+
+
+def test_help_for_a_reader_that_has_stopped_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "tokenmill", "serve", "--help-all"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.stderr == ""
 
 
 def test_commands_run_without_standard_streams(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ COMMON = {
     "--api-key": "key that clients must send; may be repeated",
     "--served-model-name": "names of the model in the API",
     "--max-model-len": "maximum length of prompt and answer; 8k: 8000",
-    "--dtype": "precision of the weights",
+    "--dtype": "precision of the model",
     "--quantize-on-load": "quantize a floating-point model to 8 or 4 bits",
     "--gpu-memory-utilization": "fraction of GPU memory to use",
     "--kv-cache-memory": "size of the KV cache, such as 4G",

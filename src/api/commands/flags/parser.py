@@ -143,7 +143,7 @@ class HelpAction(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         assert isinstance(parser, CommandParser)
-        print(self._text(parser, option_string, values), end="")
+        print(self._text(parser, option_string, values), end="", flush=True)
         parser.exit()
 
     def _text(self, parser: CommandParser, flag: str | None, word: object) -> str:

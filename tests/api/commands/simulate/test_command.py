@@ -164,7 +164,8 @@ def test_measure_writes_a_file_that_compare_takes(
     times = read_step_times(path)
     assert times.machine["clock"] == "wall"
     assert times.model.dtype == "float32" and times.machine["threads"]
-    assert times.step_time.overhead_per_step > 0
+    fitted = times.step_time  # on a busy machine, all of the overhead may be that per request
+    assert fitted.overhead_per_step + fitted.overhead_per_request > 0
     assert main(["simulate", "measure", "-o", str(path), "--json", *flags]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(path.read_text())
     load = ["--num-prompts", "4", "--random-input-len", "50", "--random-output-len", "9"]
