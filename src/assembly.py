@@ -113,7 +113,8 @@ def _load_rank(begin: Begin, host: PluginHost, progress: Progress) -> RankModel:
     config = begin.config
     backends = _choose_backends(host, progress)
     checkpoint, impl = _open_model(config, backends, progress)
-    tokenizer = _load_tokenizer(config, checkpoint.path, progress)
+    # Only its tokens are needed: the file of a chat template may be on another machine.
+    tokenizer = _load_tokenizer(replace(config, chat_template=None), checkpoint.path, progress)
     grammars, _ = make_grammars(host, describe_tokens(tokenizer, checkpoint)) or (None, None)
     part, impl, link = divide(checkpoint, impl, begin, progress)
     if grammars is not None and part.config.has_head:  # this rank samples
@@ -202,12 +203,15 @@ def _locate_model(config: EngineConfig, progress: Progress) -> Path:
 
 
 def _load_tokenizer(config: EngineConfig, model: Path, progress: Progress) -> HFTokenizer:
+    from .backends.text.chat.given_template import read_chat_template
     from .backends.text.load import load_tokenizer
     from .backends.weights.hub.location import locate_model
 
-    if not config.tokenizer:
-        return load_tokenizer(model)
-    return load_tokenizer(locate_model(config.tokenizer, allow_download=False, progress=progress))
+    given = config.chat_template
+    template = None if given is None else read_chat_template(given)
+    if config.tokenizer:
+        model = locate_model(config.tokenizer, allow_download=False, progress=progress)
+    return load_tokenizer(model, template)
 
 
 def _open_model(

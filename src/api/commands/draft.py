@@ -14,7 +14,9 @@ from .progress import ProgressDisplay
 
 _ENGINE_FLAGS = (
     "model",
+    "hf_overrides",
     "tokenizer",
+    "chat_template",
     "dtype",
     "device",
     "kv_cache_memory",
