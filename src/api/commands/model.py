@@ -10,7 +10,8 @@ from typing import Any
 
 from ...core.errors import ConfigError
 from . import model_cache
-from .flags.engine import SPECULATION, add_engine_flags
+from .flags.config_file import add_config_flag
+from .flags.engine import SPECULATION, add_engine_flags, add_model_argument
 from .model_inspect import run as inspect_run
 from .progress import ProgressDisplay
 
@@ -50,14 +51,10 @@ def add_parser(subparsers: Any) -> None:
             "tokenmill model inspect Qwen/Qwen3-0.6B --dtype bfloat16 --json",
         ),
     )
-    inspect.add_argument(
-        "model_argument",
-        metavar="MODEL",
-        nargs="?",
-        help="folder, .gguf file or ORG/NAME, as --model",
-    )
+    add_model_argument(inspect)
     inspect.add_argument("--json", action="store_true", help="print JSON")
     add_engine_flags(inspect, leave_out=SPECULATION)
+    add_config_flag(inspect)
     inspect.set_defaults(run=inspect_run)
     model_cache.add_parser(verbs)
 
