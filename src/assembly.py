@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .backends.running.model_parts import Backends
     from .backends.text.tokenizer import HFTokenizer
     from .backends.weights.checkpoint import Checkpoint
+    from .backends.weights.local_model import LocalModel
     from .backends.weights.quantized_cache.folder import CachedModel
 
 
@@ -350,6 +351,13 @@ def make_draft_model(
     return make_draft(checkpoint, tokenizer, load, output, wanted, prompts, progress)
 
 
+def record_draft(folder: Path) -> None:
+    """Remember where a draft model was written, for `list_local_models`."""
+    from .backends.weights.draft_record import record_draft
+
+    record_draft(folder)
+
+
 def inspect_model(config: EngineConfig, progress: Progress) -> ModelReport:
     """Describe the configured model, and how it would be served, without reading its weights.
 
@@ -382,6 +390,13 @@ def verify_default_model(progress: Progress) -> Path:
     path = default_model.find_default_model()
     default_model.verify_default_model(path, progress)
     return path
+
+
+def list_local_models() -> list[LocalModel]:
+    """Describe the default model, the hub's cache, quantized copies and drafts."""
+    from .backends.weights.listing import list_local_models
+
+    return list_local_models()
 
 
 def list_cached_models() -> list[CachedModel]:
