@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .backends.running.model_parts import Backends
     from .backends.text.tokenizer import HFTokenizer
     from .backends.weights.checkpoint import Checkpoint
+    from .backends.weights.local_model import LocalModel
     from .backends.weights.quantized_cache.folder import CachedModel
 
 
@@ -113,7 +114,8 @@ def _load_rank(begin: Begin, host: PluginHost, progress: Progress) -> RankModel:
     config = begin.config
     backends = _choose_backends(host, progress)
     checkpoint, impl = _open_model(config, backends, progress)
-    tokenizer = _load_tokenizer(config, checkpoint.path, progress)
+    # Only its tokens are needed: the file of a chat template may be on another machine.
+    tokenizer = _load_tokenizer(replace(config, chat_template=None), checkpoint.path, progress)
     grammars, _ = make_grammars(host, describe_tokens(tokenizer, checkpoint)) or (None, None)
     part, impl, link = divide(checkpoint, impl, begin, progress)
     if grammars is not None and part.config.has_head:  # this rank samples
@@ -202,12 +204,15 @@ def _locate_model(config: EngineConfig, progress: Progress) -> Path:
 
 
 def _load_tokenizer(config: EngineConfig, model: Path, progress: Progress) -> HFTokenizer:
+    from .backends.text.chat.given_template import read_chat_template
     from .backends.text.load import load_tokenizer
     from .backends.weights.hub.location import locate_model
 
-    if not config.tokenizer:
-        return load_tokenizer(model)
-    return load_tokenizer(locate_model(config.tokenizer, allow_download=False, progress=progress))
+    given = config.chat_template
+    template = None if given is None else read_chat_template(given)
+    if config.tokenizer:
+        model = locate_model(config.tokenizer, allow_download=False, progress=progress)
+    return load_tokenizer(model, template)
 
 
 def _open_model(
@@ -346,6 +351,13 @@ def make_draft_model(
     return make_draft(checkpoint, tokenizer, load, output, wanted, prompts, progress)
 
 
+def record_draft(folder: Path) -> None:
+    """Remember where a draft model was written, for `list_local_models`."""
+    from .backends.weights.draft_record import record_draft
+
+    record_draft(folder)
+
+
 def inspect_model(config: EngineConfig, progress: Progress) -> ModelReport:
     """Describe the configured model, and how it would be served, without reading its weights.
 
@@ -378,6 +390,13 @@ def verify_default_model(progress: Progress) -> Path:
     path = default_model.find_default_model()
     default_model.verify_default_model(path, progress)
     return path
+
+
+def list_local_models() -> list[LocalModel]:
+    """Describe the default model, the hub's cache, quantized copies and drafts."""
+    from .backends.weights.listing import list_local_models
+
+    return list_local_models()
 
 
 def list_cached_models() -> list[CachedModel]:

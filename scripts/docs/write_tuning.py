@@ -44,6 +44,7 @@ ACCEPTED: tuple[tuple[str, Any], ...] = (
     ("enable_prefix_caching", True),
     ("kv_cache_dtype", "fp8"),
     ("quantization", "awq"),
+    ("hf_overrides", {"rope_parameters": {"rope_theta": 1000000}}),
     ("dtype", "bfloat16"),
     ("device", "cpu"),
     ("attention_backend", "FLASH_ATTN"),

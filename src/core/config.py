@@ -14,6 +14,7 @@ from .pooling import Pooling
 from .settings.checking import check_value
 from .settings.compilation import check_capture_sizes, check_compilation, check_level
 from .settings.declaration import arguments, flag, setting, unused_setting
+from .settings.hf_overrides import read_hf_overrides
 from .settings.multimodal import check_limits
 from .settings.refused import refusal
 from .settings.sampling_defaults import read_sampling_defaults
@@ -59,8 +60,20 @@ class EngineConfig:
         "default: the model's own",
         metavar="MODEL",
     )
+    chat_template: str | None = setting(
+        None,
+        "file with a chat template in Jinja, or the template itself; default: the model's own",
+        metavar="PATH",
+    )
     served_model_name: str | None = setting(
         None, "name of the model in the API; default: the model's own name"
+    )
+    hf_overrides: str | Mapping[str, object] | None = setting(
+        None,
+        "fields that replace those of the model's config.json, as JSON; objects are merged; "
+        "not for GGUF files; example: "
+        """'{"rope_parameters": {"rope_type": "yarn", "factor": 4}}'""",
+        metavar="JSON",
     )
     dtype: str = setting(
         "auto",
@@ -432,6 +445,8 @@ class EngineConfig:
         if self.override_generation_config is not None:
             defaults = read_sampling_defaults(self.override_generation_config)
             object.__setattr__(self, "override_generation_config", defaults)
+        if self.hf_overrides is not None:
+            object.__setattr__(self, "hf_overrides", read_hf_overrides(self.hf_overrides))
         check_compilation(self.compilation_config)
         if self.optimization_level is not None:
             check_level("--optimization-level", self.optimization_level)

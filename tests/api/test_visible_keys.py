@@ -6,6 +6,7 @@ import argparse
 
 import pytest
 
+from tokenmill.api.commands.flags.config_file import add_config_flag
 from tokenmill.api.commands.flags.keys import add_key_flags, warn_of_visible_keys
 from tokenmill.core.log import event_fields
 
@@ -13,6 +14,7 @@ from tokenmill.core.log import event_fields
 def warned(caplog: pytest.LogCaptureFixture, *flags: str) -> str:
     parser = argparse.ArgumentParser()
     add_key_flags(parser)
+    add_config_flag(parser)
     warn_of_visible_keys(parser.parse_args(flags))
     return " ".join(str(event_fields(record)) for record in caplog.records)
 

@@ -14,7 +14,9 @@ from .progress import ProgressDisplay
 
 _ENGINE_FLAGS = (
     "model",
+    "hf_overrides",
     "tokenizer",
+    "chat_template",
     "dtype",
     "device",
     "kv_cache_memory",
@@ -84,7 +86,7 @@ def add_parser(subparsers: Any) -> None:
 
 def _make(args: argparse.Namespace) -> int:
     config = engine_config(args)
-    from ...assembly import make_draft_model
+    from ...assembly import make_draft_model, record_draft
 
     given = {
         "num_layers": args.layers,
@@ -101,6 +103,7 @@ def _make(args: argparse.Namespace) -> int:
             prompts_file=args.prompts,
             **{name: value for name, value in given.items() if value is not None},
         )
+    record_draft(args.output)
     if args.json:
         print_json(made)
         return 0

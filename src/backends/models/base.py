@@ -97,7 +97,7 @@ class ModelSpec:
     path: Path
     """A directory with config.json, or a GGUF file."""
     fields: Mapping[str, Any]
-    """The fields of config.json; empty for a GGUF file."""
+    """The fields of config.json with --hf-overrides; empty for a GGUF file."""
     gguf: GGUFFile | None = None
     """The header of a GGUF file: metadata, and the table of tensors."""
     methods: Mapping[str, ReadMethod] = field(default_factory=lambda: METHODS)

@@ -21,11 +21,13 @@ from ..weights.files.model_path import find_model
 from ..weights.formats.quantizing import QUANTIZE_ON_LOAD, ROUND_TO_FLOAT16
 from ..weights.gguf.parts import read_gguf_model
 from ..weights.huggingface.checkpoint import read_config
+from ..weights.huggingface.overrides import overridden
 from ..weights.quantization.methods import METHODS, ReadMethod
 from ..weights.quantized_on_load import QuantizedOnLoad
 from .base import ModelImpl, ModelSpec, keeps_packed
 
 log = get_logger("engine")
+NO_OVERRIDES: Mapping[str, Any] = {}
 
 
 def choose_model_impl(plugins: Plugins, progress: Progress = no_progress) -> Any:
@@ -47,7 +49,7 @@ def open_model(
     `methods` are the known quantization methods. Raises ConfigError with all reasons if no
     implementation can run the model, and if its files are not quantized as the configuration says.
     """
-    checkpoint, impl = open_as_stored(path, model_impl, methods)
+    checkpoint, impl = open_as_stored(path, model_impl, methods, _overrides(config))
     check_quantization(config.quantization, checkpoint, methods)
     if config.quantize_on_load is None:
         return in_float16(checkpoint, impl, config), impl
@@ -87,26 +89,49 @@ def in_float16(checkpoint: Checkpoint, impl: ModelImpl, config: EngineConfig) ->
     return checkpoint
 
 
+def _overrides(config: EngineConfig) -> Mapping[str, Any]:
+    overrides = config.hf_overrides or {}
+    assert not isinstance(overrides, str)  # EngineConfig has parsed it
+    return overrides
+
+
 def open_as_stored(
-    path: Path, model_impl: Any, methods: Mapping[str, ReadMethod] = METHODS
+    path: Path,
+    model_impl: Any,
+    methods: Mapping[str, ReadMethod] = METHODS,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> tuple[Checkpoint, ModelImpl]:
     """Open a model, as `open_model` does, but with its weights as they are stored."""
-    spec = describe(path, methods)
+    spec = describe(path, methods, overrides)
     reasons = model_impl.reasons_against(spec)
     if reasons:
-        raise ConfigError("; ".join(reasons))
+        changed = " (with --hf-overrides)" if overrides else ""
+        raise ConfigError("; ".join(reasons) + changed)
     impl: ModelImpl = model_impl(spec)
     return impl.open(), impl
 
 
-def describe(path: Path, methods: Mapping[str, ReadMethod] = METHODS) -> ModelSpec:
-    """Read config.json of a directory, or the header of a GGUF file.
+def describe(
+    path: Path,
+    methods: Mapping[str, ReadMethod] = METHODS,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
+) -> ModelSpec:
+    """Read config.json of a directory with the overrides, or the header of a GGUF file.
 
-    Raises ConfigError if there is no model of a known format.
+    Raises ConfigError if there is no model of a known format, or an override cannot work.
     """
     path = find_model(path)
     if path.is_dir():
-        return ModelSpec(path=path, fields=read_config(path), methods=methods)
+        fields = read_config(path)
+        if overrides:
+            fields = overridden(fields, overrides, str(path / "config.json"))
+            log.info("config_overridden", path=str(path), overrides=dict(overrides))
+        return ModelSpec(path=path, fields=fields, methods=methods)
+    if overrides:
+        raise ConfigError(
+            f"--hf-overrides changes config.json, which {path.name} does not have: remove it, or "
+            "name the model's Hugging Face directory"
+        )
     gguf = read_gguf_model(path)
     return ModelSpec(path=gguf.path, fields={}, gguf=gguf, methods=methods)
 

@@ -16,6 +16,7 @@ from ..weights.files.json_file import read_json
 from ..weights.files.model_path import gguf_in
 from ..weights.gguf.file import read_gguf_metadata
 from ..weights.gguf.parts import first_part
+from .chat.given_template import GivenTemplate
 from .gguf.tokenizer import backend_from_gguf, tokenizer_from_gguf
 from .library_errors import failures_as
 from .sentencepiece_file import read_sentencepiece_model
@@ -28,8 +29,8 @@ _MAX_TOKENIZER_BYTES = 1 << 27
 _logger = get_logger("text")
 
 
-def load_tokenizer(path: Path) -> HFTokenizer:
-    """Load a model's tokenizer with its chat template.
+def load_tokenizer(path: Path, template: GivenTemplate | None = None) -> HFTokenizer:
+    """Load a model's tokenizer with its chat template, or with `template` in its place.
 
     A directory must have a tokenizer.json, a tokenizer.model, or hold a GGUF model and nothing
     else. If they exist, tokenizer_config.json, special_tokens_map.json and chat_template.jinja are
@@ -42,20 +43,20 @@ def load_tokenizer(path: Path) -> HFTokenizer:
     follows a control token, no longer has SentencePiece's tokens.
     """
     with failures_as(lambda reason: ConfigError(f"the tokenizer of {path} fails: {reason}")):
-        return _load(path)
+        return _load(path, template)
 
 
-def _load(path: Path) -> HFTokenizer:
+def _load(path: Path, template: GivenTemplate | None) -> HFTokenizer:
     if path.is_dir() and not (path / "tokenizer.json").exists():
         path = gguf_in(path) or path
     if path.is_dir():
-        return _from_directory(path)
+        return _from_directory(path, template)
     first = first_part(path)
     if path.exists() and not first.exists():
         raise ConfigError(f"{first} is missing: it is the first part of the model of {path.name}")
     path = first
     if path.is_file() and path.suffix == ".gguf":
-        return tokenizer_from_gguf(read_gguf_metadata(path), str(path))
+        return tokenizer_from_gguf(read_gguf_metadata(path), str(path), template)
     found = "it is neither" if path.exists() else "it does not exist"
     raise ConfigError(
         f"no tokenizer at {path}: it must be a directory with tokenizer.json or a .gguf file, "
@@ -63,7 +64,7 @@ def _load(path: Path) -> HFTokenizer:
     )
 
 
-def _from_directory(path: Path) -> HFTokenizer:
+def _from_directory(path: Path, template: GivenTemplate | None) -> HFTokenizer:
     config = _read_json(path / "tokenizer_config.json")
     special_tokens = _special_tokens(config, _read_json(path / "special_tokens_map.json"))
     if not (path / "tokenizer.json").is_file() and (path / "tokenizer.model").is_file():
@@ -75,7 +76,7 @@ def _from_directory(path: Path) -> HFTokenizer:
     return HFTokenizer(
         backend,
         special_tokens=special_tokens,
-        chat_template=_chat_template(path, config),
+        chat_template=template or _chat_template(path, config),
         source=str(path),
     )
 

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as Backend
 
 from ...core.errors import InvalidRequestError
 from ...core.interfaces import ChatFormat, ChatMessage, Detokenizer
+from .chat.given_template import GivenTemplate
 from .chat.messages import check_documents, check_messages, texts_of
 from .chat.template import ChatTemplate
 from .chat.template_variables import check_template_kwargs
@@ -54,7 +55,7 @@ class HFTokenizer:
         backend: Backend,
         *,
         special_tokens: SpecialTokens | None = None,
-        chat_template: str | None = None,
+        chat_template: str | GivenTemplate | None = None,
         source: str = "tokenizer",
     ) -> None:
         backend.no_truncation()
@@ -64,8 +65,12 @@ class HFTokenizer:
         self._table = build_token_table(backend, source)
         self._max_chars_per_token = self._table.max_chars_per_token
         variables = self.special_tokens.as_variables()
+        if isinstance(chat_template, str):
+            chat_template = GivenTemplate(text=chat_template, name=source)
         self._template = (
-            ChatTemplate(chat_template, variables, source) if chat_template is not None else None
+            ChatTemplate(chat_template.text, variables, chat_template.name)
+            if chat_template is not None
+            else None
         )
         template_text = self._template.literal_text if self._template else ""
         self._control = ControlTokens(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field
 from typing import Any
+
+import msgspec
 
 from ..errors import ConfigError
 from ..suggest import did_you_mean
@@ -33,3 +35,14 @@ def _check_one_of(name: str, value: object, known: Sequence[object]) -> None:
         texts = [str(one) for one in known]
         near = did_you_mean(value, texts) if isinstance(value, str) else ""
         raise ConfigError(f"{name} must be one of {', '.join(texts)}, got {value!r}{near}")
+
+
+def read_object(name: str, given: str | Mapping[str, object], example: str) -> dict[str, Any]:
+    """A flag's object, which may be JSON text. Raises ConfigError with the example."""
+    try:
+        found = msgspec.json.decode(given) if isinstance(given, str) else dict(given)
+    except (msgspec.DecodeError, UnicodeError, TypeError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{name} must be a JSON object, such as '{example}'")
+    return found

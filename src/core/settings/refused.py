@@ -15,7 +15,6 @@ _NO_GRAPHS = "the engine captures no CUDA graphs; remove it (--max-model-len lim
 _NGRAM = 'use --speculative-config \'{"method": "ngram", "prompt_lookup_max": 4}\''
 _KEPT_EXPERTS = "each expert stays on its rank, and replicas share none; remove it"
 _WHOLE_CONTEXT = "a context is not divided; --tensor-parallel-size divides its KV cache by heads"
-_CONFIG_JSON = "change config.json in the model's folder"
 _FROM_FILES = "the format follows from the model's files; remove it"
 _EXACT = "drafts are always verified exactly, by rejection sampling; remove it"
 _OWN_DRAFT = "the draft model runs beside each worker with the engine's own settings; remove it"
@@ -68,9 +67,8 @@ REFUSED = {
     "performance_mode": "use a lower --max-num-batched-tokens for latency, a higher one for "
     "throughput",
     "num_cpu_blocks_override": "use --swap-space",
-    "hf_overrides": _CONFIG_JSON,
-    "rope_scaling": _CONFIG_JSON,
-    "rope_theta": _CONFIG_JSON,
+    "rope_scaling": "use --hf-overrides '{\"rope_parameters\": {...}}'",
+    "rope_theta": 'use --hf-overrides \'{"rope_parameters": {"rope_theta": ...}}\'',
     "tokenizer_mode": _FROM_FILES,
     "config_format": _FROM_FILES,
     "guided_decoding_backend": "use --grammar-backend",

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from ..errors import ConfigError, InvalidRequestError
 from ..sampling_params import SamplingParams
 from ..suggest import near_and_known
+from .checking import read_object
 
 _FLAG = "--override-generation-config"
 _NAMES = {
@@ -20,12 +19,7 @@ _NAMES = {
 
 def read_sampling_defaults(given: str | Mapping[str, object]) -> dict[str, Any]:
     """The defaults in JSON text or a mapping, by field of SamplingParams. Raises ConfigError."""
-    try:
-        found = msgspec.json.decode(given) if isinstance(given, str) else dict(given)
-    except (msgspec.DecodeError, UnicodeError):
-        found = None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{_FLAG} must be a JSON object, such as '{{\"max_new_tokens\": 512}}'")
+    found = read_object(_FLAG, given, '{"max_new_tokens": 512}')
     for name in found:
         if name not in _NAMES:
             raise ConfigError(

@@ -13,10 +13,11 @@ from safetensors.torch import load_file, save_file
 
 from tokenmill import assembly
 from tokenmill.api.cli import main
-from tokenmill.assembly import build_parts, make_draft_model
+from tokenmill.assembly import build_parts, list_local_models, make_draft_model
 from tokenmill.backends.distill.make import DraftRecipe, MadeDraft
 from tokenmill.backends.distill.training import Acceptance
 from tokenmill.backends.execution.in_process import ModelExecutor
+from tokenmill.backends.weights import draft_record
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.draft_vocabulary import read_draft_vocabulary
 from tokenmill.backends.weights.files.safetensors_files import SafetensorsFiles
@@ -191,7 +192,9 @@ def test_the_command_says_what_came_out(
     target: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(draft_record, "cache_folder", lambda: tmp_path / "cache")
     (tmp_path / "prompts.txt").write_text(PROMPTS)
     command = ["draft", "make", str(tmp_path / "draft"), "--model", str(target)]
     command += ["--tokens", "300", "--steps", "2", "--draft-vocab-size", "64", *flags]
@@ -205,6 +208,9 @@ def test_the_command_says_what_came_out(
     assert out.err.count("training the draft model: done") == 1
     modes = {path.stat().st_mode for path in (tmp_path / "draft").iterdir()}
     assert len(modes) == 1, "who may read one of its files may read all"
+    (listed,) = [one for one in list_local_models() if one.kind == "draft"]
+    assert listed.path == str(tmp_path / "draft")
+    assert listed.format == ("1-layer" if flags else "head")
 
 
 def test_the_command_prints_json(
@@ -213,6 +219,7 @@ def test_the_command_prints_json(
     acceptance = Acceptance(num_measured=1000, sampled=0.5, greedy=0.25)
     made = MadeDraft(num_parameters=7, layers=(), before=acceptance, after=acceptance)
     monkeypatch.setattr(assembly, "make_draft_model", lambda *_, **__: made)
+    monkeypatch.setattr(assembly, "record_draft", lambda folder: None)
     assert main(["draft", "make", str(tmp_path / "draft"), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["num_parameters"] == 7 and printed["after"]["greedy"] == 0.25

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from tokenmill.backends.text.chat.given_template import read_chat_template
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.text.tokenizer import HFTokenizer
 from tokenmill.backends.weights.files.bounded import MAX_BYTES
@@ -197,3 +198,35 @@ def test_of_a_gguf_file_only_the_header_is_needed(
         (tmp_path / "head.gguf").write_bytes(file.read(3_000_000))
     tokenizer = load_tokenizer(tmp_path / "head.gguf")
     assert tokenizer.encode_chat(CHAT) == smollm.encode_chat(CHAT)
+
+
+def test_a_given_template_replaces_the_models_own(
+    directory: Path, gguf_path: Path, tmp_path: Path
+) -> None:
+    """From a file or as text, also if the model's own is damaged."""
+    file = tmp_path / "mine.jinja"
+    file.write_text("ä{{ messages[0].content }}\n!")
+    (directory / "chat_template.jinja").write_text("{% if %}")
+    for path in (directory, gguf_path):
+        for given, text in (
+            (str(file), "ähi\n!"),
+            (r"{{ messages[0].content }}<|im_end|>\n{{ '\\n' }}", "hi<|im_end|>\n\\n"),
+        ):
+            tokenizer = load_tokenizer(path, read_chat_template(given))
+            token_ids = tokenizer.encode_chat([{"role": "user", "content": "hi"}])
+            assert token_ids == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("no/such.jinja", "no/such.jinja is neither a file nor a Jinja"),
+        ("{% if %}" + "x" * 5000, "the chat template of --chat-template is not valid, line 1"),
+        ("x" * 5000, "cannot be read"),
+    ],
+)
+def test_a_given_template_that_is_not_one_is_refused(
+    directory: Path, given: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_tokenizer(directory, read_chat_template(given))

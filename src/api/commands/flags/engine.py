@@ -46,6 +46,16 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, leave_out: Sequence[str
             _add_flag(flag_group(parser, name), field, hints[field.name])
 
 
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument MODEL; `merge_model_argument` takes it as --model."""
+    parser.add_argument(
+        "model_argument",
+        metavar="MODEL",
+        nargs="?",
+        help="folder, .gguf file or ORG/NAME, as --model",
+    )
+
+
 def engine_config(args: argparse.Namespace) -> EngineConfig:
     """The configuration that the given flags set. Raises ConfigError."""
     given = {

@@ -23,6 +23,7 @@ command, such as `workload`. EngineConfig names the group of each setting."""
 
 COMMON = {
     "--model": "folder, .gguf file or ORG/NAME",
+    "--config": "YAML or TOML file with flags; those given here win",
     "--allow-download": "download MODEL if it is not cached",
     "--host": "address; 0.0.0.0: all",
     "--port": "port; 0: any free one",

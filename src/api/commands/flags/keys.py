@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,18 @@ def admin_key(args: argparse.Namespace) -> str | None:
 
 
 def warn_of_visible_keys(args: argparse.Namespace) -> None:
-    """Warn of keys in the command line, which every user of this machine can read."""
+    """Warn of keys that other users of this machine can read: in the command line, or in a file."""
     for flag, given, other in (
         ("--api-key", args.api_key, f"{KEY_VARIABLE} or --api-key-file"),
         ("--admin-key", args.admin_key, ADMIN_VARIABLE),
     ):
-        if given is not None:
+        if given is None:
+            continue
+        if flag[2:].replace("-", "_") not in args.config_keys:
             log.warning("key_is_visible", flag=flag, reason=f"`ps` shows it; use {other}")
+        elif args.config.stat().st_mode & 0o077:
+            reason = f"other users may read it; run `chmod 600 {shlex.quote(str(args.config))}`"
+            log.warning("key_is_visible", flag=flag, file=str(args.config), reason=reason)
 
 
 def _checked(key: str, what: str, where: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from ....core.settings.refused import refusal
 from ....core.suggest import did_you_mean, near_and_known
+from .config_file import namespace_of_file
 from .help_text import full_help, help_about, names_of_groups, short_help
 
 _NO_VALUE = "a switch takes no value; --no- before its name switches it off"
@@ -75,6 +76,17 @@ class CommandParser(argparse.ArgumentParser):
             chosen.print_help(sys.stderr)
             chosen.exit(2)
         return found
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse into the values of the file that --config names."""
+        found, rest = super().parse_known_args(args, namespace_of_file(self, args, namespace))
+        has_prompt = hasattr(found, "prompt") and found.model_argument is None
+        if has_prompt and len(rest) == 1 and not rest[0].startswith("-"):
+            # Flags stand between MODEL and PROMPT.
+            found.model_argument, found.prompt = found.prompt, rest.pop()
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line, which names the command's help."""

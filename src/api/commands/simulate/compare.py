@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 DEFAULT_VARY = "scheduler=chunked,prefill-first"
 LEFT_OUT = (
     "model", "tokenizer", "served_model_name", "dtype", "device", "seed", "generation_config",
-    "max_logprobs", "gpu_memory_utilization", "kv_cache_dtype", "attention_backend",
-    "disable_log_stats", *UNUSED, *SERVING, *SPECULATION,
+    "hf_overrides", "chat_template", "max_logprobs", "gpu_memory_utilization", "kv_cache_dtype",
+    "attention_backend", "disable_log_stats", *UNUSED, *SERVING, *SPECULATION,
 )  # fmt: skip
 """Settings that have no effect here: the step times were measured with a certain value of each, and
 random tokens cannot be drafted."""

@@ -56,7 +56,7 @@ _IN_COMPLETIONS = {
 _IN_CHAT = {
     "add_special_tokens": Unsupported("the chat template writes the special tokens", (False,)),
     "audio": Unsupported(_NO_MEDIA),
-    "chat_template": Unsupported("the model's own template is used"),
+    "chat_template": Unsupported("the template of the server is used (--chat-template)"),
     "echo": Unsupported("the client has the messages", (False,)),
     "function_call": Unsupported("use tool_choice", ("none", "auto")),
     "functions": Unsupported("use tools", ([],)),

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 from ....core.errors import ConfigError
 from ....core.log import get_logger
 from ...weights.config.fields import Fields
+from ..chat.given_template import GivenTemplate
 from ..tokenizer import HFTokenizer, SpecialTokens
 from .fields import TokenizerFields, TokenType
 from .pre_tokenizers import PreTokenization, find_pre_tokenization
@@ -35,13 +36,17 @@ class _Algorithm:
     unknown_is_special: bool = True
 
 
-def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> HFTokenizer:
-    """Build a GGUF file's tokenizer with its chat template; `source` is the file, for errors.
+def tokenizer_from_gguf(
+    metadata: Mapping[str, Any], source: str, template: GivenTemplate | None = None
+) -> HFTokenizer:
+    """Build a GGUF file's tokenizer with its chat template, or with `template` in its place.
+    `source` is the file, for errors.
 
     Raises ConfigError when a part is missing, or cannot be rebuilt exactly.
     """
     backend, special_tokens = backend_from_gguf(metadata, source)
-    chat_template = Fields(metadata, source).optional_text("tokenizer.chat_template")
+    own = Fields(metadata, source).optional_text
+    chat_template = template or own("tokenizer.chat_template")
     return HFTokenizer(
         backend, special_tokens=special_tokens, chat_template=chat_template, source=source
     )
