@@ -20,7 +20,7 @@ from .stream import RemoteStream
 MAX_ENGINES = 2
 """Maximum number of engines that get the same request. A request that was open in two lost engines
 may be the cause, and could end all engines one after the other."""
-SUSPECTS_SECONDS = 30.0
+SUSPECTS_SECONDS = 120.0
 """Maximum time that a request of a lost engine waits for the suspects that are tried before it."""
 SUSPECTS_POLL_SECONDS = 0.05
 log = get_logger("engine")
