@@ -20,7 +20,9 @@ RECOMMENDED: Mapping[str, Mapping[str, float]] = {
 }
 """Sampling that a model's card recommends, where the model's own files name none."""
 _TOO_LONG = re.compile(
-    r"context[ _-]?(length|size|window)|context of \d+ tokens|(prompt|input) is too long", re.I
+    r"context[ _-]?(length|size|window)|context of \d+ tokens|(prompt|input) is too long"
+    r"|maximum model length",
+    re.I,
 )
 """How servers say that a conversation exceeds the context: vLLM, llama.cpp, OpenAI, tokenmill."""
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ....core.errors import ConfigError
 from .commands import completions, is_command
+from .interrupts import ctrl_c_raised
 
 PROMPT = ">>> "
 CONTINUED = "... "
@@ -36,7 +37,7 @@ def make_prompt(tell: Callable[[str], None]) -> Prompt:
     try:
         from prompt_toolkit import PromptSession  # noqa: F401
     except ImportError:
-        tell("for history, completion and editing: pip install 'tokenmill[chat]'")
+        tell("for history, completion and editing: pip install prompt_toolkit")
         return PlainPrompt(_read_plain)
     return EditedPrompt(history_file(tell))
 
@@ -93,7 +94,8 @@ class PlainPrompt:
 def _read_plain(prompt: str) -> str:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - input() uses it
-    return input(prompt)
+    with ctrl_c_raised():
+        return input(prompt)
 
 
 class EditedPrompt:
@@ -115,7 +117,7 @@ class EditedPrompt:
         )
 
     def read(self) -> str:
-        return message_of(self._session.prompt(PROMPT))
+        return message_of(self._session.prompt(PROMPT, handle_sigint=False))
 
 
 def _completer() -> Any:

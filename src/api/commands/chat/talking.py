@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 
 from ....core.errors import TokenmillError
 from .commands import is_command, run_command
+from .interrupts import ctrl_c_ignored, ctrl_c_raised
 from .prompt import Prompt
 from .session import Session
 from .view import View
@@ -32,24 +33,34 @@ class Chat:
 
     def talk(self, prompt: Prompt) -> None:
         """Follow a person at a terminal: errors and Ctrl-C end an answer, not the chat."""
-        num_interrupts, is_reading = 0, True
-        while num_interrupts < 2:
-            try:  # around all, because the second Ctrl-C may come before the prompt does
-                if is_reading and num_interrupts:
-                    self._tell(LEAVE_HINT)
-                is_reading = True
-                text = prompt.read()
-                num_interrupts, is_reading = 0, False
-                if not self.follow(text):
+        with ctrl_c_ignored():
+            num_interrupts = 0
+            while num_interrupts < 2:
+                try:
+                    text = prompt.read()
+                except EOFError:
                     return
-                if text:
-                    self._tell("")
-            except EOFError:
-                return
-            except TokenmillError as error:
-                self._tell(f"error: {error}")
-            except KeyboardInterrupt:
-                num_interrupts += is_reading
+                except KeyboardInterrupt:
+                    num_interrupts += 1
+                    if num_interrupts == 1:
+                        self._tell(LEAVE_HINT)
+                    continue
+                num_interrupts = 0
+                if not self._try(text):
+                    return
+
+    def _try(self, text: str) -> bool:
+        """Like `follow`, but errors and Ctrl-C are only shown."""
+        goes_on = True
+        try:
+            goes_on = self.follow(text)
+        except TokenmillError as error:
+            self._tell(f"error: {error}")
+        except KeyboardInterrupt:
+            self._tell("stopped")
+        if text and goes_on:
+            self._tell("")
+        return goes_on
 
     def read(self, prompt: Prompt) -> None:
         """Follow a pipe to its end. Raises TokenmillError for the first message or command that
@@ -79,13 +90,10 @@ class Chat:
         session, is_complete = self._session, False
         view = self._make_view()
         try:
-            with closing(session.ask(text)) as pieces:
+            with ctrl_c_raised(), closing(session.ask(text)) as pieces:
                 for piece in pieces:
                     view.show(piece)
             is_complete = True
-        except KeyboardInterrupt:
-            session.notices.append("stopped")
-            raise
         finally:
             view.end(is_complete=is_complete)
             for notice in session.notices:

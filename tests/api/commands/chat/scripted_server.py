@@ -89,7 +89,10 @@ class _Handler(BaseHTTPRequestHandler):
             status, message = answer.refusal
             self._send(status, {"error": {"message": message}})
             return
-        self._stream(answer)
+        try:
+            self._stream(answer)
+        except ConnectionError:
+            script.has_left.set()
 
     def _stream(self, answer: Answer) -> None:
         self.send_response(200)
