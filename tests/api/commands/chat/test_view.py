@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import unicodedata
 
 import pyte
 import pytest
@@ -62,6 +63,26 @@ def test_an_answer_that_has_left_the_screen_is_not_printed_again() -> None:
 
 def test_text_without_markup_stays_as_it_is() -> None:
     assert screen_after(*texts("one\ntwo")) == ["one", "two"]
+
+
+def test_the_lines_of_a_poem_stay_lines() -> None:
+    assert screen_after(*texts("*one*\ntwo")) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("a line that is long enough for two", ["a line that is long", "enough for two"]),
+        ("nineteen-characters x", ["nineteen-characters", "x"]),
+        ("x" * 25 + " y", ["x" * 19, "x" * 6 + " y"]),
+        ("漢字" * 6, ["漢字" * 4 + "漢", "字漢字"]),
+        ("eighteen-character e\u0301e\u0301 e", ["eighteen-character", "e\u0301e\u0301 e"]),
+    ],
+)
+def test_lines_break_between_words_in_pieces_of_any_length(text: str, rows: list[str]) -> None:
+    whole, single = screen_after(*texts(text)), screen_after(*texts(*text))
+    assert [unicodedata.normalize("NFD", row) for row in whole] == rows
+    assert single == whole
 
 
 def test_what_looks_like_html_is_kept() -> None:
