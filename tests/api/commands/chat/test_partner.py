@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tokenmill.api.commands.chat.partner import ContextFullError, Partner, Piece
+from tokenmill.api.commands.chat.session import Session
 from tokenmill.api.commands.chat.transport import HTTPTransport
 from tokenmill.core.errors import TokenmillError
 
@@ -95,3 +96,11 @@ def test_a_server_that_is_not_there_or_is_another_one_is_named() -> None:
         port = closed.getsockname()[1]
     with pytest.raises(TokenmillError, match=f"no server answers at http://127.0.0.1:{port}/v1: "):
         Partner(HTTPTransport(f"http://127.0.0.1:{port}/v1", None))
+
+
+def test_the_default_model_has_the_sampling_that_suits_it() -> None:
+    with scripted_server({"id": "SmolLM2-135M-Instruct"}) as server:
+        session = Session(partner_of(server), options={"temperature": 0.5})
+        list(session.ask("hello"))
+    (body,) = server.bodies
+    assert (body["temperature"], body["top_p"], body["max_tokens"]) == (0.5, 0.9, 1024)
