@@ -86,8 +86,11 @@ class PlainPrompt:
 
     def read(self) -> str:
         text = self._read(PROMPT)
-        while is_open(text):
-            text += "\n" + self._read(CONTINUED)
+        try:
+            while is_open(text):
+                text += "\n" + self._read(CONTINUED)
+        except EOFError:
+            text += QUOTES
         return message_of(text)
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
 TAB = " " * 4
 _CONTROL: dict[int, str | None] = {
     code: None for code in (*range(32), 127, *range(128, 160)) if chr(code) != "\n"
@@ -22,7 +27,7 @@ class WordWrap:
 
     def __init__(self, width: int) -> None:
         self.num_rows = 1
-        self._width = width - 1
+        self._width = max(2, width - 1)
         self._column = 0
         self._word = ""
         """The word at the cursor, as far as it may move to the next row."""
@@ -58,18 +63,32 @@ class WordWrap:
         self._word, self._column = word, width
 
 
+def last_blocks(text: str, width: int, max_rows: int) -> tuple[str, int]:
+    """The end of a Markdown text that takes at most `max_rows` rows of a terminal, from the
+    beginning of a paragraph, list or other block on; and the number of its rows.
+
+    Empty if the last block takes more.
+    """
+    lines = text.split("\n")
+    for token in _parser().parse(text):
+        if token.level == 0 and token.map is not None:
+            end = "\n".join(lines[token.map[0] :])
+            wrap = WordWrap(width)
+            wrap.add(end)
+            if wrap.num_rows <= max_rows:
+                return end, wrap.num_rows
+    return "", 0
+
+
 def render_markdown(text: str, width: int) -> str | None:
     """The text as Markdown with codes for colours; None if it has no markup.
 
     Its line ends are kept: a poem is not a paragraph.
     """
-    from markdown_it import MarkdownIt
     from rich.console import Console
     from rich.markdown import Markdown
 
-    # As text: rich would leave out "<int>" in "vector<int>" as a tag of HTML.
-    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-    tokens = parser.parse(text)
+    tokens = _parser().parse(text)
     inner = [child for token in tokens for child in token.children or ()]
     if {token.type for token in (*tokens, *inner)} <= _PLAIN_TOKENS:
         return None
@@ -81,3 +100,10 @@ def render_markdown(text: str, width: int) -> str | None:
     with console.capture() as captured:
         console.print(markdown)
     return captured.get()
+
+
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    # HTML is text: rich would leave out "<int>" in "vector<int>" as a tag.
+    return MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Protocol, TextIO
 
 from .partner import Piece
-from .rendering import WordWrap, printable, render_markdown
+from .rendering import WordWrap, last_blocks, printable, render_markdown
 
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 WAITING = "…"
@@ -49,8 +49,8 @@ class PipedView:
 class TerminalView:
     """Shows an answer on a terminal: reasoning is dim, and control characters are left out.
 
-    The text comes as it is. When it is complete, its Markdown replaces it, if all of it is still on
-    the screen: a long answer that was printed again would have to be found first.
+    The text comes as it is. When it is complete, Markdown replaces the blocks that are still on the
+    screen; a terminal cannot replace what has left it.
     """
 
     def __init__(self, out: TextIO, *, renders: bool) -> None:
@@ -99,10 +99,12 @@ class TerminalView:
             self._write("\r\x1b[K")
 
     def _render(self) -> None:
-        rendered = render_markdown(self._text, self._size.columns)
-        rows = self._wrap.num_rows
-        is_whole = rows < self._size.lines and self._size == shutil.get_terminal_size()
-        if is_whole and rendered is not None:
+        if self._size != shutil.get_terminal_size():
+            return  # the terminal has wrapped the lines again
+        width, height = self._size
+        text, rows = last_blocks(self._text, width, height - 1)
+        rendered = render_markdown(text, width)
+        if rendered is not None:
             self._write(f"\x1b[{rows}A\r\x1b[J{rendered}")
 
     def _write(self, text: str) -> None:

@@ -33,9 +33,18 @@ def test_quotes_and_spaces_around_a_message_are_not_sent(text: str, message: str
 
 
 def test_quotes_join_lines_to_one_message() -> None:
-    lines: Iterator[str] = iter(['"""one', "", 'two"""', "three"])
-    prompt = PlainPrompt(lambda shown: next(lines))
-    assert [prompt.read(), prompt.read()] == ["one\n\ntwo", "three"]
+    lines: Iterator[str] = iter(['"""one', "", 'two"""', "three", '"""four'])
+
+    def read(shown: str) -> str:
+        line = next(lines, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    prompt = PlainPrompt(read)
+    assert [prompt.read() for _ in range(3)] == ["one\n\ntwo", "three", "four"]
+    with pytest.raises(EOFError):
+        prompt.read()
 
 
 def test_only_the_user_can_read_the_history(

@@ -11,6 +11,7 @@ import pytest
 
 from tokenmill.api.commands.chat import view
 from tokenmill.api.commands.chat.partner import Piece
+from tokenmill.api.commands.chat.rendering import WordWrap
 from tokenmill.api.commands.chat.view import TerminalView
 
 WIDTH, HEIGHT = 20, 8
@@ -56,9 +57,15 @@ def test_lines_of_any_width_are_replaced_completely(text: str) -> None:
     assert "".join(rows).count(text[0]) == text.count(text[0])
 
 
-def test_an_answer_that_has_left_the_screen_is_not_printed_again() -> None:
+def test_what_has_left_the_screen_is_not_printed_again() -> None:
     lines = [f"- line {number}" for number in range(HEIGHT)]
     assert screen_after(*texts("\n".join(lines))) == lines
+    text = "\n\n".join(f"**line {number}**" for number in range(HEIGHT))
+    on_screen = range(HEIGHT - HEIGHT // 2, HEIGHT)
+    assert screen_after(*texts(text)) == [
+        f"line {number}" if number in on_screen else f"**line {number}**"
+        for number in range(HEIGHT)
+    ]
 
 
 def test_text_without_markup_stays_as_it_is() -> None:
@@ -96,3 +103,7 @@ def test_reasoning_stays_above_the_answer() -> None:
 
 def test_an_answer_cannot_send_orders_to_the_terminal() -> None:
     assert screen_after(*texts("a\x1b[2Jb\x9b2Jc\rd\x07")) == ["a[2Jb2Jcd"]
+
+
+def test_a_terminal_without_width_shows_something() -> None:
+    assert WordWrap(1).add("a漢 b").replace("\n", "") == "a漢b"
