@@ -16,10 +16,12 @@ Message = Mapping[str, str]
 """A message of OpenAI's API, with "role" and "content"."""
 
 RECOMMENDED: Mapping[str, Mapping[str, float]] = {
-    "SmolLM2-135M-Instruct": {"temperature": 0.2, "top_p": 0.9, "max_tokens": 1024}
+    "SmolLM2-135M-Instruct": {"temperature": 0.2, "top_p": 0.9}
 }
-"""Sampling for chats with a model whose own files name none. Temperature and top_p are those of its
-card. Of this one, every third answer to an open question repeats itself until a limit ends it."""
+"""Sampling that a model's card recommends, where the model's own files name none. These models are
+small: every third answer to an open question repeats itself until a limit ends it."""
+MAX_SMALL_ANSWER = 1024
+"""This limit, in tokens; an eighth of the context if that is less."""
 _TOO_LONG = re.compile(
     r"context[ _-]?(length|size|window)|context of \d+ tokens|(prompt|input) is too long"
     r"|maximum model length",
@@ -70,8 +72,10 @@ class Partner:
         length = card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx")
         self.context_length: int | None = length if isinstance(length, int) else None
         """In tokens; None if the server does not say it."""
-        self.sampling = dict(RECOMMENDED.get(self.model, {}))
+        self.sampling: dict[str, Any] = dict(RECOMMENDED.get(self.model, {}))
         """Sampling parameters that the chat should begin with."""
+        if self.sampling and self.context_length:
+            self.sampling["max_tokens"] = min(MAX_SMALL_ANSWER, self.context_length // 8)
 
     @property
     def place(self) -> str:

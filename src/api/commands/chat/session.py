@@ -158,14 +158,17 @@ class Session:
 
     def _shortened(self, turns: list[Message], limit: float) -> list[Message]:
         """The turns without the oldest, if they are estimated to exceed this fraction of the
-        context."""
+        context, or to leave no room for the answer."""
         length = self.partner.context_length
-        size = self._estimate(self._with_system(turns))
-        if length is None or size is None or size <= limit * length:
+        if length is None or not self._exceeds(turns, limit, length):
             return turns
-        while len(turns) > 1 and (self._estimate(self._with_system(turns)) or 0) > ROOMY * length:
+        while len(turns) > 1 and self._exceeds(turns, ROOMY, length):
             turns = _without_oldest(turns)
         return turns
+
+    def _exceeds(self, turns: Sequence[Message], limit: float, length: int) -> bool:
+        size = self._estimate(self._with_system(turns)) or 0
+        return size > min(limit * length, length - self.options.get("max_tokens", 0))
 
     def _drop(self, count: int) -> None:
         num_turns = sum(message["role"] == "user" for message in self.turns[:count])

@@ -98,9 +98,11 @@ def test_a_server_that_is_not_there_or_is_another_one_is_named() -> None:
         Partner(HTTPTransport(f"http://127.0.0.1:{port}/v1", None))
 
 
-def test_the_default_model_has_the_sampling_that_suits_it() -> None:
-    with scripted_server({"id": "SmolLM2-135M-Instruct"}) as server:
+@pytest.mark.parametrize(("length", "max_tokens"), [(8192, 1024), (1024, 128)])
+def test_the_default_model_has_the_sampling_that_suits_it(length: int, max_tokens: int) -> None:
+    with scripted_server({"id": "SmolLM2-135M-Instruct", "max_model_len": length}) as server:
         session = Session(partner_of(server), options={"temperature": 0.5})
         list(session.ask("hello"))
     (body,) = server.bodies
-    assert (body["temperature"], body["top_p"], body["max_tokens"]) == (0.5, 0.9, 1024)
+    found = [body[name] for name in ("temperature", "top_p", "max_tokens")]
+    assert found == [0.5, 0.9, max_tokens]

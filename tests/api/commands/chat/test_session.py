@@ -110,13 +110,16 @@ def test_a_message_that_is_too_long_alone_costs_no_turn() -> None:
     assert [message["content"] for message in session.turns] == ["one", "Hi there"]
 
 
-def test_turns_are_dropped_before_an_answer_would_have_no_room() -> None:
+@pytest.mark.parametrize(("options", "most"), [({}, 100), ({"max_tokens": 60}, 40)])
+def test_turns_are_dropped_before_an_answer_would_have_no_room(
+    options: dict[str, int], most: int
+) -> None:
     parrot = Parrot(context_length=100)
-    session = Session(parrot)
+    session = Session(parrot, options=options)
     for number in range(10):
         say(session, f"message {number}")
         size = sum(len(text) for text in heard(parrot))
-        assert size < 100
+        assert size < most
     assert heard(parrot)[0] != "message 0" and len(heard(parrot)) > 2
     assert session.num_tokens is not None and session.num_tokens <= 100
 
