@@ -79,7 +79,7 @@ def completions(text: str) -> Sequence[str]:
 def _files(beginning: str) -> list[str]:
     folder, slash, name = beginning.rpartition("/")
     try:
-        entries = sorted(Path(f"{folder}{slash}" or ".").expanduser().iterdir())
+        entries = sorted(_path(f"{folder}{slash}" or ".").iterdir())
     except OSError:
         return []
     return [
@@ -87,6 +87,13 @@ def _files(beginning: str) -> list[str]:
         for entry in entries
         if entry.name.startswith(name) and (name or not entry.name.startswith("."))
     ]
+
+
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # there is no such user
+        return Path(text)
 
 
 def _help(session: Session, argument: str) -> Outcome:
@@ -135,12 +142,12 @@ def _show(session: Session, argument: str) -> Outcome:
 
 
 def _save(session: Session, argument: str) -> Outcome:
-    session.save(Path(argument).expanduser())
+    session.save(_path(argument))
     return Outcome(text=f"saved {len(session.messages)} messages to {argument}")
 
 
 def _load(session: Session, argument: str) -> Outcome:
-    session.load(Path(argument).expanduser())
+    session.load(_path(argument))
     rest = "; /retry asks for an answer to the last one" if session.unanswered else ""
     return Outcome(text=f"loaded {len(session.messages)} messages from {argument}{rest}")
 

@@ -54,7 +54,8 @@ class _Exchange:
     def __init__(self, body: bytes) -> None:
         self._request = [body]
         self._pieces: queue.SimpleQueue[int | bytes | BaseException | None] = queue.SimpleQueue()
-        """The status, the pieces of the body, and at the end None, or the error of the app."""
+        """The status, the pieces of the body, and at the end None, or the error that ended the app
+        before."""
 
     async def receive(self) -> dict[str, Any]:
         """The request's body, once. The client leaves by cancelling the app."""
@@ -63,7 +64,12 @@ class _Exchange:
         return {"type": "http.request", "body": self._request.pop(), "more_body": False}
 
     async def send(self, message: Any) -> None:
-        self._pieces.put(message["status" if "status" in message else "body"])
+        if message["type"] == "http.response.start":
+            self._pieces.put(message["status"])
+            return
+        self._pieces.put(message["body"])
+        if not message.get("more_body", False):
+            self._pieces.put(None)
 
     def end(self, running: Future[None]) -> None:
         """Called when the app has ended."""
@@ -76,15 +82,17 @@ class _Exchange:
         return found
 
     def lines(self, running: Future[None]) -> Generator[bytes, None, None]:
-        rest = b""
+        rest, is_read = b"", False
         try:
             while (piece := self._next()) is not None:
                 assert isinstance(piece, bytes)
                 *lines, rest = (rest + piece).split(b"\n")
                 yield from lines
+            is_read = True
             yield rest
         finally:
-            running.cancel()
+            if not is_read:
+                running.cancel()
 
     def _next(self) -> int | bytes | None:
         found = self._pieces.get()

@@ -7,10 +7,15 @@ import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from ....core.errors import TokenmillError
 from .transport import Transport
+from .wire import Choice, Chunk, Delta, Model, Models, TokenCounts
+
+T = TypeVar("T")
 
 Message = Mapping[str, str]
 """A message of OpenAI's API, with "role" and "content"."""
@@ -67,11 +72,9 @@ class Partner:
         Raises TokenmillError if nobody answers.
         """
         self._transport = transport
-        card = self._find_model(model)
-        self.model: str = card["id"]
-        length = card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx")
-        self.context_length: int | None = length if isinstance(length, int) else None
-        """In tokens; None if the server does not say it."""
+        found = self._find_model(model)
+        self.model = found.id
+        self.context_length = found.context_length
         self.sampling: dict[str, Any] = dict(RECOMMENDED.get(self.model, {}))
         """Sampling parameters that the chat should begin with."""
         if self.sampling and self.context_length:
@@ -102,59 +105,55 @@ class Partner:
             if data == b"[DONE]":
                 return
             if data:
-                piece = _piece(self._parse(data))
+                piece = _piece(self._decode(data, Chunk))
                 is_whole = is_whole or piece.finish_reason is not None
                 yield piece
         if not is_whole:  # http.client may take a lost connection for the end
             raise TokenmillError(f"the connection to {self.place} is lost")
 
-    def _find_model(self, name: str | None) -> dict[str, Any]:
+    def _find_model(self, name: str | None) -> Model:
         reply = self._transport.send("/models")
         body = b"\n".join(reply.lines)
-        if reply.status != 200 and not (name and reply.status == 404):
+        if reply.status == 404 and name:  # some servers have no list
+            return Model(name)
+        if reply.status != 200:
             raise _refusal(reply.status, body)
-        found = self._parse(body).get("data") if reply.status == 200 else None
-        cards = [card for card in found or [] if isinstance(card, dict) and "id" in card]
-        if name is None and not cards:
+        models = self._decode(body, Models).data or []
+        if name is not None:
+            return next((model for model in models if model.id == name), Model(name))
+        if not models:
             raise TokenmillError(f"{self.place} lists no model; name one: `tokenmill chat MODEL`")
-        if name is None:
-            return cards[0]
-        return next((card for card in cards if card["id"] == name), {"id": name})
+        return models[0]
 
-    def _parse(self, text: bytes) -> dict[str, Any]:
+    def _decode(self, text: bytes, kind: type[T]) -> T:
         try:
-            found = json.loads(text)
-        except ValueError as error:
-            raise self._not_the_api() from error
-        if not isinstance(found, dict):
-            raise self._not_the_api()
-        return found
-
-    def _not_the_api(self) -> TokenmillError:
-        return TokenmillError(f"{self.place} does not answer as OpenAI's API does: check --url")
+            return msgspec.json.decode(text, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise TokenmillError(
+                f"{self.place} does not answer as OpenAI's API does ({error}): check --url"
+            ) from error
 
 
-def _piece(event: dict[str, Any]) -> Piece:
+def _piece(chunk: Chunk) -> Piece:
     """A chunk of a stream. Raises TokenmillError for an error event."""
-    if "error" in event:
-        raise TokenmillError(_message(event) or "the server failed to answer")
-    choice: dict[str, Any] = next(iter(event.get("choices") or ()), {})
-    delta = choice.get("delta") or {}
+    if chunk.error is not None:
+        raise TokenmillError(_message(chunk.error) or "the server failed to answer")
+    choice = chunk.choices[0] if chunk.choices else Choice()
+    delta = choice.delta or Delta()
     return Piece(
-        text=delta.get("content") or "",
-        reasoning=delta.get("reasoning") or delta.get("reasoning_content") or "",
-        finish_reason=choice.get("finish_reason"),
-        usage=_usage(event.get("usage")),
+        text=delta.content or "",
+        reasoning=delta.reasoning or delta.reasoning_content or "",
+        finish_reason=choice.finish_reason,
+        usage=_usage(chunk.usage) if chunk.usage else None,
     )
 
 
-def _usage(found: dict[str, Any] | None) -> Usage | None:
-    if not found:
-        return None
+def _usage(found: TokenCounts) -> Usage:
+    details = found.prompt_tokens_details
     return Usage(
-        num_prompt_tokens=found.get("prompt_tokens") or 0,
-        num_answer_tokens=found.get("completion_tokens") or 0,
-        num_cached_tokens=(found.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        num_prompt_tokens=found.prompt_tokens,
+        num_answer_tokens=found.completion_tokens,
+        num_cached_tokens=(details and details.cached_tokens) or 0,
     )
 
 

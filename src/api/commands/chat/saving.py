@@ -19,7 +19,7 @@ def write_messages(file: Path, messages: Sequence[Message], model: str) -> None:
         read_messages(file)
     text = json.dumps({"model": model, "messages": messages}, indent=1, ensure_ascii=False)
     try:
-        file.write_text(f"{text}\n", encoding="utf-8")
+        file.write_text(f"{text}\n", encoding="utf-8", errors="replace")
     except OSError as error:
         raise TokenmillError(f"{file} cannot be written: {error.strerror}") from error
 
@@ -33,7 +33,7 @@ def read_messages(file: Path) -> list[Message]:
         found = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise TokenmillError(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TokenmillError(f"{file} is not a conversation: it is not JSON") from error
     messages = found.get("messages") if isinstance(found, dict) else found
     if not isinstance(messages, list):

@@ -168,7 +168,8 @@ class Session:
 
     def _exceeds(self, turns: Sequence[Message], limit: float, length: int) -> bool:
         size = self._estimate(self._with_system(turns)) or 0
-        return size > min(limit * length, length - self.options.get("max_tokens", 0))
+        room: float = length - self.options.get("max_tokens", 0)
+        return size > min(limit * length, room)
 
     def _drop(self, count: int) -> None:
         num_turns = sum(message["role"] == "user" for message in self.turns[:count])

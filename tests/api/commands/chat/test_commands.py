@@ -57,6 +57,7 @@ def test_settings_are_changed_shown_and_reset(session: Session) -> None:
         ("/save", "/save FILE"),
         ("/clear all", "takes no argument"),
         ("/load /no/such/file", "cannot be read"),
+        ("/load ~no-such-user/file", "cannot be read"),
     ],
 )
 def test_a_wrong_command_is_one_line_and_changes_nothing(

@@ -5,21 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 
-from tests.api.serving import PATIENCE, SteeredExecutor, toy_engine
+from tests.api.serving import PATIENCE, toy_engine
 from tokenmill.api.commands.chat.embedded import EngineTransport, running_loop
 from tokenmill.api.commands.chat.partner import ContextFullError, Partner
 from tokenmill.core.errors import TokenmillError
+from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
 HELLO = [{"role": "user", "content": "hello"}]
 
 
 @contextmanager
-def toy_partner(executor: SteeredExecutor) -> Iterator[Partner]:
+def toy_partner(tokenizer: ToyTokenizer) -> Iterator[Partner]:
     """A partner, whose requests have ended at the end."""
-    engine = toy_engine(executor)
+    engine = toy_engine(tokenizer=tokenizer)
     with running_loop(engine) as loop:
         yield Partner(EngineTransport(engine, loop))
         end = time.monotonic() + PATIENCE
@@ -29,8 +31,7 @@ def toy_partner(executor: SteeredExecutor) -> Iterator[Partner]:
 
 
 def test_an_engine_answers_stops_and_refuses_as_a_server_does() -> None:
-    executor = SteeredExecutor()
-    with toy_partner(executor) as partner:
+    with toy_partner(ToyTokenizer()) as partner:
         pieces = list(partner.answer(HELLO, {"max_tokens": 5}))
         assert len("".join(piece.text for piece in pieces)) == 5
         assert [piece.finish_reason for piece in pieces if piece.finish_reason] == ["length"]
@@ -42,3 +43,15 @@ def test_an_engine_answers_stops_and_refuses_as_a_server_does() -> None:
             list(partner.answer(long, {}))
         with closing(partner.answer(HELLO, {})) as answer:
             next(answer)
+
+
+class BrokenTokenizer(ToyTokenizer):
+    def encode_chat(self, *arguments: Any, **options: Any) -> list[int]:
+        raise ZeroDivisionError
+
+
+def test_a_bug_in_the_engine_ends_the_answer_and_not_the_chat() -> None:
+    with toy_partner(BrokenTokenizer()) as partner:
+        for _ in range(2):
+            with pytest.raises(TokenmillError, match="failed to answer"):
+                list(partner.answer(HELLO, {}))

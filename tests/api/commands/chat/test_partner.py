@@ -98,6 +98,16 @@ def test_a_server_that_is_not_there_or_is_another_one_is_named() -> None:
         Partner(HTTPTransport(f"http://127.0.0.1:{port}/v1", None))
 
 
+def test_a_server_with_another_api_is_one_line() -> None:
+    with scripted_server() as server:
+        server.answers = [Answer(pieces=(["a", "list"],))]  # type: ignore[arg-type]
+        with pytest.raises(TokenmillError, match="does not answer as OpenAI's API does"):
+            answer_of(server)
+        server.models = [{"name": "no id"}]
+        with pytest.raises(TokenmillError, match="does not answer as OpenAI's API does"):
+            partner_of(server)
+
+
 @pytest.mark.parametrize(("length", "max_tokens"), [(8192, 1024), (1024, 128)])
 def test_the_default_model_has_the_sampling_that_suits_it(length: int, max_tokens: int) -> None:
     with scripted_server({"id": "SmolLM2-135M-Instruct", "max_model_len": length}) as server:

@@ -164,6 +164,7 @@ def test_a_last_message_of_the_user_waits_for_its_answer(tmp_path: Path) -> None
     ("text", "reason"),
     [
         ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("\x80", "not JSON"),
         ("3", "no list of messages"),
         ('[{"role": "user"}]', "message 1"),
