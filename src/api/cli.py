@@ -16,7 +16,8 @@ from typing import NoReturn
 from ..core.errors import TokenmillError
 from ..core.log import EventFormatter
 from ..version import __version__
-from .commands import chat, completion, draft, generate, model, plugins, serve
+from .commands import completion, draft, generate, model, plugins, serve
+from .commands.chat import command as chat
 from .commands.flags.parser import CommandParser
 from .commands.simulate import command as simulate
 

@@ -141,19 +141,20 @@ def test_chat_answers_once_and_shows_its_speed() -> None:
     assert "tokens/s" in done.stderr
 
 
-def test_chat_talks_to_a_server_and_keeps_the_conversation(real: Served) -> None:
-    url = f"{real.url}/v1"
+def test_a_chat_from_a_pipe_prints_only_its_answers(real: Served) -> None:
     asked = ("My name is Bob.", "What is my name?")
-    done = tokenmill("chat", "--url", url, "--max-tokens", "8", "--temperature", "0",
-                     input="\n".join([*asked, "", ""]))  # fmt: skip
+    lines = "\n".join([asked[0], "", "/show", asked[1]])
+    done = tokenmill("chat", "--url", real.url, "--max-tokens", "8", "--temperature", "0",
+                     "--stop", "\n", input=lines)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    first, second = re.findall(r"you> (.+)\n", done.stdout)
+    assert "SmolLM2-135M-Instruct" in done.stderr and "temperature=0.0" in done.stderr
+    first, second = done.stdout.splitlines()
     messages = [
         {"role": "user", "content": asked[0]},
         {"role": "assistant", "content": first},
         {"role": "user", "content": asked[1]},
     ]
-    body = {"messages": messages, "max_tokens": 8, "temperature": 0}
+    body = {"messages": messages, "max_tokens": 8, "temperature": 0, "stop": ["\n"]}
     with real.client() as http:
         answer = http.post("/v1/chat/completions", json=body).json()
     assert answer["choices"][0]["message"]["content"] == second

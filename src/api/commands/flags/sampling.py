@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
+from ....core.errors import InvalidRequestError
 from ....core.sampling_params import SamplingParams
 
 _FLAGS: tuple[tuple[str, type, str], ...] = (
@@ -20,6 +22,8 @@ _FLAGS: tuple[tuple[str, type, str], ...] = (
     ("repetition_penalty", float, "values above 1 reduce repetitions (default: 1)"),
     ("seed", int, "sampling seed; the same seed gives the same text"),
 )
+SAMPLING: Mapping[str, type] = {name: kind for name, kind, _ in _FLAGS}
+"""Types of the sampling parameters that are numbers, by name."""
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
@@ -49,3 +53,14 @@ def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
     options = given | {"stop": args.stop}
     SamplingParams(**{name: value for name, value in options.items() if value is not None})
     return options
+
+
+def read_sampling(name: str, text: str) -> int | float:
+    """The value of a parameter in SAMPLING. Raises InvalidRequestError if it is not a number."""
+    kind = SAMPLING[name]
+    try:
+        value: int | float = kind(text)
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise InvalidRequestError(f"{name} must be {wanted}, got {text!r}", param=name) from None
+    return value

@@ -1,0 +1,218 @@
+"""A conversation with a model: its messages, its settings and the facts of the last answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+from ....core.sampling_params import SamplingParams
+from .partner import ContextFullError, Message, Pieces
+from .saving import read_messages, write_messages
+from .statistics import Statistics
+
+FULL = 7 / 8
+"""Fraction of the context from which on the oldest turns are dropped."""
+ROOMY = 3 / 4
+"""Fraction of the context that is left then. Dropping turn by turn would lose the prefix cache for
+each message."""
+
+
+class Answering(Protocol):
+    """What a session needs of its Partner."""
+
+    model: str
+    context_length: int | None
+    sampling: dict[str, Any]
+
+    @property
+    def place(self) -> str: ...
+
+    def answer(self, messages: Sequence[Message], options: dict[str, Any]) -> Pieces: ...
+
+
+class Session:
+    """One conversation. A message joins it together with its answer, so roles alternate."""
+
+    def __init__(
+        self,
+        partner: Answering,
+        *,
+        system: str | None = None,
+        options: dict[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`options`: sampling parameters."""
+        self.partner = partner
+        self.system = system
+        self.options = {**partner.sampling, **(options or {})}
+        self.turns: list[Message] = []
+        """The messages after the system message: one of the user, its answer, and so on."""
+        self.unanswered: str | None = None
+        """The last message, if it has no answer."""
+        self.last: Statistics | None = None
+        self.notices: list[str] = []
+        """What the user should know about the last answer."""
+        self._clock = clock
+        self._tokens_per_char: float | None = None
+
+    @property
+    def messages(self) -> list[Message]:
+        """All messages, the system message first."""
+        return self._with_system(self.turns)
+
+    @property
+    def num_tokens(self) -> int | None:
+        """The estimated length of the conversation; None before the first answer."""
+        return self._estimate(self.messages)
+
+    def ask(self, text: str) -> Pieces:
+        """Send a message. The pieces of the answer join the conversation, also if the iterator is
+        closed early or the partner fails.
+
+        Raises TokenmillError.
+        """
+        self.unanswered, self.notices = text, []
+        self.last = stats = Statistics(sent_at=self._clock())
+        pieces: list[str] = []
+        try:
+            with closing(self._fitting(text)) as answer:
+                for piece in answer:
+                    stats.note(piece, self._clock())
+                    pieces.append(piece.text)
+                    yield piece
+        finally:
+            self._note_answer(text, "".join(pieces), stats)
+        self._note_end(stats)
+
+    def undo(self) -> str | None:
+        """Remove the last message and its answer; returns the message."""
+        if self.unanswered is not None:
+            text, self.unanswered = self.unanswered, None
+            return text
+        begins = [i for i, message in enumerate(self.turns) if message["role"] == "user"]
+        if not begins:
+            return None
+        text = self.turns[begins[-1]]["content"]
+        del self.turns[begins[-1] :]
+        return text
+
+    def clear(self) -> None:
+        """Forget all messages except the system message."""
+        self.turns, self.unanswered, self.last = [], None, None
+
+    def set_option(self, name: str, value: Any) -> None:
+        """Set a sampling parameter; None: as the server has it. Raises InvalidRequestError."""
+        if value is None:
+            self.options.pop(name, None)
+            return
+        SamplingParams(**{name: value})
+        self.options[name] = value
+
+    def save(self, file: Path) -> None:
+        """Write the messages to a file; see `write_messages`. Raises TokenmillError."""
+        write_messages(file, self.messages, self.partner.model)
+
+    def load(self, file: Path) -> None:
+        """Continue the conversation of a file. A message of the user at its end is unanswered.
+
+        Raises TokenmillError, and then changes nothing.
+        """
+        messages = read_messages(file)
+        self.clear()
+        has_system = bool(messages) and messages[0]["role"] == "system"
+        self.system = messages.pop(0)["content"] if has_system else None
+        if messages and messages[-1]["role"] == "user":
+            self.unanswered = messages.pop()["content"]
+        self.turns = messages
+
+    def _with_system(self, turns: Sequence[Message]) -> list[Message]:
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, *turns]
+
+    def _fitting(self, text: str) -> Pieces:
+        """The answer, after as many of the oldest turns were dropped as it takes.
+
+        They are dropped only if the rest is accepted: a message may be too long alone.
+        """
+        turns = [*self.turns, {"role": "user", "content": text}]
+        kept = self._shortened(turns, FULL)
+        while True:
+            try:
+                with closing(self._answer(kept)) as answer:
+                    for piece in answer:
+                        if len(kept) < len(turns):
+                            self._drop(len(turns) - len(kept))
+                            turns = kept
+                        yield piece
+                return
+            except ContextFullError:
+                if len(kept) == 1:
+                    raise
+                kept = self._shortened(_without_oldest(kept), ROOMY)
+
+    def _answer(self, turns: Sequence[Message]) -> Pieces:
+        return self.partner.answer(self._with_system(turns), self.options)
+
+    def _shortened(self, turns: list[Message], limit: float) -> list[Message]:
+        """The turns without the oldest, if they are estimated to exceed this fraction of the
+        context, or to leave no room for the answer."""
+        length = self.partner.context_length
+        if length is None or not self._exceeds(turns, limit, length):
+            return turns
+        while len(turns) > 1 and self._exceeds(turns, ROOMY, length):
+            turns = _without_oldest(turns)
+        return turns
+
+    def _exceeds(self, turns: Sequence[Message], limit: float, length: int) -> bool:
+        size = self._estimate(self._with_system(turns)) or 0
+        room: float = length - self.options.get("max_tokens", 0)
+        return size > min(limit * length, room)
+
+    def _drop(self, count: int) -> None:
+        num_turns = sum(message["role"] == "user" for message in self.turns[:count])
+        del self.turns[:count]
+        dropped = "oldest turn was" if num_turns <= 1 else f"{num_turns} oldest turns were"
+        self.notices.append(f"the context is full: the {dropped} dropped")
+
+    def _note_answer(self, text: str, answer: str, stats: Statistics) -> None:
+        if not answer.strip():
+            return
+        self.unanswered = None
+        self.turns.append({"role": "user", "content": text})
+        if stats.usage:  # the answer's tokens may be reasoning, which leaves the conversation
+            self._tokens_per_char = stats.usage.num_prompt_tokens / _num_chars(self.messages)
+        self.turns.append({"role": "assistant", "content": answer})
+
+    def _note_end(self, stats: Statistics) -> None:
+        """Say why an answer ended, if the model did not end it."""
+        if stats.finish_reason == "length":
+            self.notices.append(f"the answer was cut off: {self._limit(stats)}")
+        elif self.unanswered is not None:
+            self.notices.append("the answer is empty")
+
+    def _limit(self, stats: Statistics) -> str:
+        """What an answer reached: its own limit, or that of the context."""
+        used, length = stats.usage, self.partner.context_length
+        size = used.num_prompt_tokens + used.num_answer_tokens if used else 0
+        limit = self.options.get("max_tokens")
+        if limit is None or (length is not None and size >= length):
+            return "the context is full"
+        return f"max_tokens={limit}"
+
+    def _estimate(self, messages: Sequence[Message]) -> int | None:
+        if self._tokens_per_char is None:
+            return None
+        return round(_num_chars(messages) * self._tokens_per_char)
+
+
+def _without_oldest(turns: list[Message]) -> list[Message]:
+    """The messages from the second one of the user on, or the last message alone."""
+    begins = [i for i, message in enumerate(turns) if i and message["role"] == "user"]
+    return turns[begins[0] :] if begins else turns[-1:]
+
+
+def _num_chars(messages: Sequence[Message]) -> int:
+    return sum(len(message["content"]) + len(message["role"]) for message in messages)
