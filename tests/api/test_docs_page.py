@@ -10,9 +10,11 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
+from tokenmill.api import cli, server, stopping
 from tokenmill.api.http import docs_page
 from tokenmill.api.http.docs_page.route import HEADERS
 from tokenmill.api.http.keys.auth import PUBLIC_PATHS
+from tokenmill.core.config import EngineConfig
 
 from .serving import Served, serve_engine, toy_engine
 
@@ -96,6 +98,22 @@ def test_a_server_without_the_page_has_nothing_at_its_paths() -> None:
         assert {http.get(path).status_code for path in PUBLIC_PATHS if "docs" in path} == {404}
         assert "/docs" not in http.get("/").text
         assert http.get("/openapi.json").status_code == 200
+
+
+@pytest.mark.parametrize(("flags", "has_page"), [([], True), (["--no-ui"], False)])
+def test_a_flag_removes_the_page(
+    flags: list[str], has_page: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bool] = []
+
+    async def note(config: EngineConfig, options: server.ServeOptions, *rest: object) -> None:
+        found.append(options.settings.ui)
+
+    monkeypatch.setattr(server, "serve", note)
+    monkeypatch.setattr(server, "configure_logging", lambda *_, **__: None)
+    monkeypatch.setattr(stopping, "leave_if_hung", lambda: None)
+    cli.main(["serve", "--no-engine-process", *flags])
+    assert found == [has_page]
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
