@@ -67,7 +67,7 @@ def create_app(
     keys = keys or make_key_ring(settings)
     middleware = [
         Middleware(TrackRequests, logs=settings.access_log),
-        Middleware(AddHeaders),
+        Middleware(AddHeaders, always=_timing_headers(settings)),
     ]
     if settings.root_path:
         middleware.insert(0, Middleware(StripRootPath, root_path=settings.root_path))
@@ -80,6 +80,7 @@ def create_app(
                 allow_origins=list(settings.allowed_origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
+                expose_headers=["Server-Timing", "X-Request-Id"],
             )
         )
     admin_routes = ADMIN_ROUTES if keys.has_admin else ()
@@ -100,6 +101,12 @@ def create_app(
     parsers = build_answer_parsers(engine.config, engine.tokenizer.chat_format)
     app.state.context = AppContext(engine=engine, settings=settings, parsers=parsers)
     return app
+
+
+def _timing_headers(settings: ServerSettings) -> dict[str, str]:
+    """Let pages of the allowed origins read the Server-Timing of their requests."""
+    origins = ", ".join(settings.allowed_origins)
+    return {"timing-allow-origin": origins} if origins else {}
 
 
 def make_key_ring(settings: ServerSettings) -> KeyRing:

@@ -24,6 +24,7 @@ def test_a_browser_shows_the_api_and_sends_an_example(prefix: str, key: str) -> 
     assert "/v1/chat/completions" in paths
     assert paths == {route.path.replace("{name:path}", "{name}") for route in ROUTES}
     assert found["body"]["messages"] and found["status"].startswith("200")
+    assert found["timing"] == ["queue", "prefill", "decode"]
     assert all(url.startswith((f"{served.url}{prefix}/", "data:")) for url in found["requests"])
     assert f"{served.url}{prefix}/v1/chat/completions" in found["requests"]
     # The page asks for the document without a key first.

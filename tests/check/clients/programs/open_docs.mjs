@@ -27,6 +27,12 @@ try {
   const answer = chat.locator(".live-responses-table .response");
   found.status = await answer.locator(".response-col_status").innerText();
   found.paths = await page.locator(".opblock-summary-path").allInnerTexts();
+  found.timing = await page.evaluate(() =>
+    performance
+      .getEntriesByType("resource")
+      .filter((entry) => entry.name.endsWith("/v1/chat/completions"))
+      .flatMap((entry) => entry.serverTiming.map((part) => part.name)),
+  );
   console.log(JSON.stringify(found));
 } finally {
   await browser.close();
