@@ -23,6 +23,9 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+DRY = ("--dry-run", "--report", "-", "--use-feature=fast-deps")
+"""fast-deps: read the metadata from the end of a wheel, too, if the index does not offer it apart.
+Otherwise pip would download whole wheels, and again for the installation."""
 TIMEOUT = 4.0
 """Seconds within which an index must answer."""
 ENDS = (64 << 10, 4 << 20, 64 << 20)
@@ -53,7 +56,7 @@ def plan(arguments: Sequence[str]) -> list[Planned]:
 
     Raises CalledProcessError with pip's reason in `stderr` if pip finds nothing.
     """
-    command = [*PIP, "-qq", "install", "--dry-run", "--report", "-", *arguments]
+    command = [*PIP, "-qq", "install", *DRY, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [_planned(item) for item in json.loads(done.stdout)["install"]]
 
