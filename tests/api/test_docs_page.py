@@ -14,6 +14,7 @@ from tokenmill.api import cli, server, stopping
 from tokenmill.api.http import docs_page
 from tokenmill.api.http.docs_page.route import HEADERS
 from tokenmill.api.http.keys.auth import PUBLIC_PATHS
+from tokenmill.api.listening import Address
 from tokenmill.core.config import EngineConfig
 
 from .serving import Served, serve_engine, toy_engine
@@ -91,6 +92,15 @@ def test_with_keys_the_page_is_public_and_the_document_is_not() -> None:
             assert http.get(document).status_code == 401
             assert http.get(document, headers={"x-api-key": "k"}).status_code == 200
             assert http.get(f"{prefix}/docs/swagger-ui/LICENSE").status_code == 401
+
+
+def test_a_unix_socket_serves_the_page(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with serve_engine(toy_engine(), address=Address(uds=path)):
+        transport = httpx.HTTPTransport(uds=str(path))
+        with httpx.Client(base_url="http://localhost", transport=transport, timeout=60) as http:
+            files = linked_files(http.get("/docs"))
+            assert [http.get(file).status_code for file in files] == [200] * 3
 
 
 def test_a_server_without_the_page_has_nothing_at_its_paths() -> None:
