@@ -21,7 +21,9 @@ import urllib.request
 import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
+from subprocess import CalledProcessError
 
 from install_sizes import PIP, TIMEOUT, Planned, plan, sizes_of, update_pip
 
@@ -81,7 +83,7 @@ def state_sizes(*plans: Sequence[str]) -> None:
             found = pool.map(plan, filter(None, plans))
             wheels = {wheel.name: wheel for wheels in found for wheel in wheels}
         sizes = sizes_of(wheels.values())
-    except (subprocess.CalledProcessError, OSError, zipfile.BadZipFile):
+    except (CalledProcessError, OSError, HTTPException, ValueError, zipfile.BadZipFile):
         print("the sizes of the packages are not known", flush=True)
         return
     if wheels:
@@ -111,6 +113,6 @@ def main(requirement: str, index: str, pyproject: str = "", model: str = "") -> 
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
-    except subprocess.CalledProcessError as error:
+    except CalledProcessError as error:
         print(error.stderr or "", end="", file=sys.stderr)  # an installation has printed it
         sys.exit(error.returncode)
