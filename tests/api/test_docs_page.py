@@ -112,7 +112,7 @@ def test_a_server_without_the_page_has_nothing_at_its_paths() -> None:
 
 @pytest.mark.parametrize(("flags", "has_page"), [([], True), (["--no-ui"], False)])
 def test_a_flag_removes_the_page(
-    flags: list[str], has_page: bool, monkeypatch: pytest.MonkeyPatch
+    flags: list[str], has_page: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[bool] = []
 
@@ -122,8 +122,10 @@ def test_a_flag_removes_the_page(
     monkeypatch.setattr(server, "serve", note)
     monkeypatch.setattr(server, "configure_logging", lambda *_, **__: None)
     monkeypatch.setattr(stopping, "leave_if_hung", lambda: None)
-    cli.main(["serve", "--no-engine-process", *flags])
-    assert found == [has_page]
+    (tmp_path / "file.yaml").write_text(f"ui: {str(has_page).lower()}\n")
+    for given in (flags, ["--config", str(tmp_path / "file.yaml")]):
+        cli.main(["serve", "--no-engine-process", *given])
+    assert found == [has_page] * 2
 
 
 @pytest.mark.parametrize("is_strict", [False, True])

@@ -83,10 +83,10 @@ def add_parser(subparsers: Any) -> None:
         "Checked only on a loopback address without --api-key, against DNS rebinding",
     )
     group.add_argument(
-        "--no-ui",
-        dest="ui",
-        action="store_false",
-        help="do not serve /docs, the page that shows the API in a browser",
+        "--ui",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="serve /docs, a page that shows the API in a browser (default: on)",
     )
     group.add_argument(
         "--max-body-bytes",
