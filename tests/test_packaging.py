@@ -103,6 +103,16 @@ def test_the_wheel_names_the_command_and_the_plugins(dist: Path) -> None:
     assert "chunked = tokenmill.plugins.schedulers.chunked" in text
 
 
+def test_the_wheel_declares_the_licences_of_what_it_brings(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        found = {n.partition(".dist-info/licenses/")[2] for n in archive.namelist()} - {""}
+    vendored = (ROOT / "src").rglob("*LICENSE*")
+    expected = {"LICENSE", "NOTICE", *(str(path.relative_to(ROOT)) for path in vendored)}
+    assert len(expected) == 4
+    assert expected <= found
+
+
 def test_the_sdist_holds_tests_docs_and_examples(dist: Path) -> None:
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

@@ -14,6 +14,7 @@ from ..core.host.answer_parsers import build_answer_parsers
 from . import operations
 from .anthropic.messages import count_tokens, create_message
 from .http.answer_headers import AddHeaders
+from .http.docs_page import route as docs_page
 from .http.errors import APIError, handle_error
 from .http.host_check import CheckHost
 from .http.keys.auth import RequireKey
@@ -41,8 +42,8 @@ ROUTES = (
     Route("/tokenizer_info", operations.tokenizer_info),
     Route("/v1/models", operations.models),
     Route("/v1/models/{name:path}", operations.model),
-    Route("/v1/completions", create_completion, methods=["POST"]),
     Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
+    Route("/v1/completions", create_completion, methods=["POST"]),
     Route("/v1/embeddings", create_embeddings, methods=["POST"]),
     Route("/v1/responses", create_response, methods=["POST"]),
     Route("/v1/messages", create_message, methods=["POST"]),
@@ -66,7 +67,7 @@ def create_app(
     keys = keys or make_key_ring(settings)
     middleware = [
         Middleware(TrackRequests, logs=settings.access_log),
-        Middleware(AddHeaders),
+        Middleware(AddHeaders, always=_timing_headers(settings)),
     ]
     if settings.root_path:
         middleware.insert(0, Middleware(StripRootPath, root_path=settings.root_path))
@@ -79,13 +80,15 @@ def create_app(
                 allow_origins=list(settings.allowed_origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
+                expose_headers=["Server-Timing", "X-Request-Id"],
             )
         )
     admin_routes = ADMIN_ROUTES if keys.has_admin else ()
+    page_routes = docs_page.ROUTES if settings.ui else ()
     if keys.has_admin or keys.has_tenants:
         middleware.append(Middleware(RequireKey, keys=keys))
     app = Starlette(
-        routes=[*ROUTES, *admin_routes],
+        routes=[*ROUTES, *admin_routes, *page_routes],
         middleware=middleware,
         exception_handlers={
             APIError: handle_error,
@@ -98,6 +101,12 @@ def create_app(
     parsers = build_answer_parsers(engine.config, engine.tokenizer.chat_format)
     app.state.context = AppContext(engine=engine, settings=settings, parsers=parsers)
     return app
+
+
+def _timing_headers(settings: ServerSettings) -> dict[str, str]:
+    """Let pages of the allowed origins read the Server-Timing of their requests."""
+    origins = ", ".join(filter(str.isascii, settings.allowed_origins))  # browsers send no others
+    return {"timing-allow-origin": origins} if origins else {}
 
 
 def make_key_ring(settings: ServerSettings) -> KeyRing:

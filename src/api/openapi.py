@@ -67,6 +67,22 @@ _STREAMED = {"/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/res
 _GENERATING = {*_STREAMED, "/v1/embeddings"}
 """Paths whose requests the engine computes."""
 _TEXT = {"/", "/metrics"}
+_QUESTION = "What is the capital of Japan?"
+_MESSAGES = [{"role": "user", "content": _QUESTION}]
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": _MESSAGES, "temperature": 0.2, "max_tokens": 64},
+    "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 32},
+    "/v1/responses": {"input": _QUESTION, "max_output_tokens": 64},
+    "/v1/messages": {"messages": _MESSAGES, "max_tokens": 64},
+    "/v1/messages/count_tokens": {"messages": _MESSAGES},
+    "/v1/embeddings": {"input": ["Tokyo", "Kyoto"]},
+    "/tokenize": {"prompt": _QUESTION},
+    "/detokenize": {"tokens": [1, 2, 3]},
+}
+"""Bodies that work as they are, with the model's name. Pages that send requests start with them:
+without an example, they fill in every field."""
+_TAGS = ("Answers", "Models and tokens", "Server")
+"""Groups of paths, in their order on pages; see `_tag`."""
 _STATUSES = {
     400: "the request is not valid",
     401: "the API key is missing or wrong",
@@ -93,18 +109,25 @@ _EVENT = {
 _REFERENCES = "#/components/schemas/{name}"
 
 
-def openapi_document(routes: Iterable[BaseRoute], settings: ServerSettings) -> dict[str, Any]:
-    """The OpenAPI document: every path with its request body, its answer and its error."""
+def openapi_document(
+    routes: Iterable[BaseRoute], settings: ServerSettings, model: str
+) -> dict[str, Any]:
+    """The OpenAPI document: every path with its request body, its answer and its error.
+
+    `model` is the model's name in examples.
+    """
     kinds = [*_BODIES.values(), *_ANSWERS.values(), ErrorBody, AnthropicErrorBody]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCES)
     schema_of = dict(zip(kinds, schemas, strict=True))
     _add_unsupported(components)
     if settings.strict_fields:
         _make_strict(components)
-    paths = dict(_path(r, schema_of, settings) for r in routes if isinstance(r, Route))
+    shown = (route for route in routes if isinstance(route, Route) and route.include_in_schema)
+    paths = dict(_path(route, schema_of, settings, model) for route in shown)
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "tokenmill", "version": __version__},
+        "tags": [{"name": name} for name in _TAGS],
         "paths": paths,
         "components": {"schemas": components},
     }
@@ -157,24 +180,34 @@ def _make_strict(components: dict[str, Any]) -> None:
 
 
 def _path(
-    route: Route, schema_of: dict[type, Any], settings: ServerSettings
+    route: Route, schema_of: dict[type, Any], settings: ServerSettings, model: str
 ) -> tuple[str, dict[str, Any]]:
     path = route.path.replace("{name:path}", "{name}")
     error = {"content": _content(schema_of[_error_kind(path)])}
     found = _statuses(path, settings)
     errors = {str(status): error | {"description": text} for status, text in found}
     operation: dict[str, Any] = {
-        "summary": (route.endpoint.__doc__ or "").partition("\n")[0],
+        "tags": [_tag(path)],
+        "summary": " ".join((route.endpoint.__doc__ or "").partition("\n\n")[0].split()),
         "responses": {"200": _answer(path, schema_of)} | errors,
     }
     if path in _BODIES:
-        operation["requestBody"] = {"required": True, "content": _content(schema_of[_BODIES[path]])}
+        content = _content(schema_of[_BODIES[path]])
+        content["application/json"]["example"] = {"model": model} | _EXAMPLES[path]
+        operation["requestBody"] = {"required": True, "content": content}
     if "{name}" in path:
         operation["parameters"] = [
             {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
         ]
     methods = sorted(method.lower() for method in (route.methods or ()) if method != "HEAD")
     return path, dict.fromkeys(methods, operation)
+
+
+def _tag(path: str) -> str:
+    answers, models_and_tokens, server = _TAGS
+    if path in _BODIES and path.startswith("/v1/"):
+        return answers
+    return models_and_tokens if path in _ANSWERS else server
 
 
 def _answer(path: str, schema_of: dict[type, Any]) -> dict[str, Any]:
@@ -207,5 +240,5 @@ def _statuses(path: str, settings: ServerSettings) -> Iterator[tuple[int, str]]:
             yield status, text
 
 
-def _content(schema: dict[str, Any]) -> dict[str, Any]:
+def _content(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {"application/json": {"schema": schema}}

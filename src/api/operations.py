@@ -36,7 +36,7 @@ POST /v1/chat/completions   POST /v1/completions   GET /v1/models
 POST /v1/responses          POST /v1/embeddings
 POST /v1/messages           POST /v1/messages/count_tokens
 POST /tokenize              POST /detokenize       GET /tokenizer_info
-GET  /health  /ready  /load  /metrics  /plugins  /version  /openapi.json
+GET  /health  /ready  /load  /metrics  /plugins  /version  /openapi.json{page}
 """
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus's text format."""
@@ -44,8 +44,9 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 async def index(request: Request) -> Response:
     """A list of the server's paths, as text."""
-    model = context_of(request).engine.model_name
-    return PlainTextResponse(INDEX.format(version=__version__, model=model))
+    context = context_of(request)
+    model, page = context.engine.model_name, "  /docs" if context.settings.ui else ""
+    return PlainTextResponse(INDEX.format(version=__version__, model=model, page=page))
 
 
 async def health(request: Request) -> Response:
@@ -229,8 +230,9 @@ async def tokenizer_info(request: Request) -> Response:
 
 async def openapi(request: Request) -> Response:
     """The OpenAPI document, generated from the types of bodies and answers."""
-    settings = context_of(request).settings
-    return _json(openapi_document(request.app.routes, settings))
+    context = context_of(request)
+    model = context.engine.model_name
+    return _json(openapi_document(request.app.routes, context.settings, model))
 
 
 def _card(context: AppContext, name: str) -> ModelCard:

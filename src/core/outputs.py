@@ -45,6 +45,9 @@ class RequestMetrics:
     first_scheduled_time: float | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
+    """When the last token of any completion was computed."""
+    finished_time: float | None = None
+    """When the last completion ended. Only the last output has it."""
     num_preemptions: int = 0
     num_draft_tokens: int = 0
     """Draft tokens that were verified, over all completions."""

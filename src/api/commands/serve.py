@@ -83,6 +83,12 @@ def add_parser(subparsers: Any) -> None:
         "Checked only on a loopback address without --api-key, against DNS rebinding",
     )
     group.add_argument(
+        "--ui",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="serve /docs, a page that shows the API in a browser (default: on)",
+    )
+    group.add_argument(
         "--max-body-bytes",
         type=parse_size,
         default=4 << 20,
@@ -203,6 +209,7 @@ def run(args: argparse.Namespace) -> int:
             strict_fields=args.strict_fields,
             model_aliases=names[1:],
             root_path=args.root_path,
+            ui=args.ui,
             access_log=args.access_log,
         ),
     )

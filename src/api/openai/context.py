@@ -45,6 +45,8 @@ class ServerSettings:
     """Further names of the model that requests may have."""
     root_path: str = ""
     """Prefix under which a proxy shows the server; requests may have it or not."""
+    ui: bool = True
+    """Serve the page /docs."""
     access_log: bool = False
     """Log every HTTP request."""
     strict_fields: bool = False

@@ -25,6 +25,7 @@ from .reading.field_names import EMBEDDINGS
 from .reading.request_reading import compute, read_body
 from .request_options import request_options
 from .responses import Embedding, EmbeddingsResponse, EmbeddingUsage
+from .server_timing import show_times
 from .sse import json_response
 from .streams import final_unless_disconnected, submit_all
 
@@ -44,6 +45,7 @@ async def create_embeddings(request: Request) -> Response:
     options = request_options(request, body, "embd", context.settings.metadata_headers)
     with EMBEDDINGS.in_errors():
         outputs = await _all_outputs(request, body, engine, options)
+    show_times(request.scope, outputs)
     # In a thread, because thousands of vectors take seconds.
     return await anyio.to_thread.run_sync(_answer, outputs, body, engine.model_name)
 

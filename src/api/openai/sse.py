@@ -16,6 +16,7 @@ from ..http.errors import APIError, as_api_error, error_body
 from .chunks import LONG_ANSWER, Answer, check_ends, stream_chunks, total_usage
 from .context import context_of
 from .reading.bodies import SamplingFields
+from .server_timing import show_times
 from .streams import RequestSet, final_unless_disconnected, wait_for_disconnect
 
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may hold events back
@@ -88,6 +89,7 @@ async def whole_answer(
     """
     outputs = await final_unless_disconnected(request, requests)
     check_ends(outputs, context_of(request).engine)
+    show_times(request.scope, outputs)
     usage = total_usage(requests, outputs)
     has_logprobs = any(output.prompt_logprobs for output in outputs)
     if not has_logprobs and usage.completion_tokens <= LONG_ANSWER:

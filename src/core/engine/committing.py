@@ -185,6 +185,7 @@ class StepCommitter:
         """End a live request. Its blocks are given back once no open plan uses them."""
         self.queues.end(request)
         request.finish_reason = reason
+        request.finished_time = now
         request.num_proposed_tokens = 0
         if request.first_scheduled_time is not None:
             self.ended.append(request.engine_id)

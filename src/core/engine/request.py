@@ -125,6 +125,7 @@ class Request:
     first_scheduled_time: float | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
+    finished_time: float | None = None
     view: ReadOnlyRequest = field(init=False, repr=False)
     """The request as policies see it; always the same object."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..engine.committing import RequestUpdate
@@ -253,14 +253,22 @@ class OutputStream:
         return found
 
     def _metrics(self) -> RequestMetrics:
-        """Times of the first completion, whose prompt the others share, and counts over all."""
+        """The first completion begins first, because the others share its prompt; any may end
+        last."""
         request = self.requests[0]
         return RequestMetrics(
             arrival_time=request.arrival_time,
             first_scheduled_time=request.first_scheduled_time,
             first_token_time=request.first_token_time,
-            last_token_time=request.last_token_time,
+            last_token_time=_latest(r.last_token_time for r in self.requests),
+            finished_time=(
+                _latest(r.finished_time for r in self.requests) if self._is_exhausted else None
+            ),
             num_preemptions=sum(r.num_preemptions for r in self.requests),
             num_draft_tokens=sum(r.num_draft_tokens for r in self.requests),
             num_accepted_tokens=sum(r.num_accepted_tokens for r in self.requests),
         )
+
+
+def _latest(times: Iterable[float | None]) -> float | None:
+    return max((time for time in times if time is not None), default=None)

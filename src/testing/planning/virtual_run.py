@@ -100,6 +100,9 @@ class VirtualRun:
         self._coming = deque(requests)
         self._num_requests = len(requests)
         self._now = 0.0
+        self.decisions = 0
+        """Hash of all decisions so far: which requests were refused, and what each step computed
+        when. Two runs of one process with the same hash have never decided differently."""
         self._lives: dict[str, _Life] = {}
         self._refused: Counter[str] = Counter()
         self._ended: Counter[FinishReason] = Counter()
@@ -127,11 +130,15 @@ class VirtualRun:
         if plan is None:
             self._now = self._next_time()
             return
+        self._decide(frozenset((grant.engine_id, grant.num_tokens) for grant in plan.grants))
         result = self._executor.run(plan)
         end = self._now + self._executor.step_seconds
         self._let_in(end)  # requests that arrive while the device computes
         self._now = end
         self._note(self._core.commit(plan, result, end))
+
+    def _decide(self, decision: object) -> None:
+        self.decisions = hash((self.decisions, self._now, decision))
 
     def _next_time(self) -> float:
         """The time of the next arrival, or of the scheduler's next turn, whichever is earlier."""
@@ -155,6 +162,7 @@ class VirtualRun:
         except (InvalidRequestError, OverloadedError, RequestFailedError) as error:
             reason = _REASONS[type(error)]
             self._refused[reason] += 1
+            self._decide((number, reason))
             self.examples.setdefault(reason, str(error))
             return
         self._lives[request.engine_id] = _Life(planned)

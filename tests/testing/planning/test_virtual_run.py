@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError, PluginError
 from tokenmill.testing.planning.step_time import StepTimeModel
 from tokenmill.testing.planning.virtual_run import VirtualRun
-from tokenmill.testing.planning.workload import SyntheticWorkload
+from tokenmill.testing.planning.workload import PlannedRequest, SyntheticWorkload
 
 from ...core.plugin_packages import Packages
 from .planning import make_request, make_times, run
@@ -139,6 +141,20 @@ def test_refused_requests_are_counted_with_a_reason_and_the_others_served() -> N
     assert outcome.refused == {"never fits": 1, "overloaded": 1} and outcome.completed == 3
     assert "300" in virtual_run.examples["never fits"]
     assert "--max-num-queued-reqs" in virtual_run.examples["overloaded"]
+
+
+def test_runs_with_the_same_refusals_and_steps_have_the_same_decisions() -> None:
+    def decisions(*requests: PlannedRequest, **options: Any) -> int:
+        config = EngineConfig(num_gpu_blocks_override=16, disable_log_stats=True, **options)
+        virtual_run = VirtualRun(requests, config, make_times())
+        virtual_run.run()
+        return virtual_run.decisions
+
+    served, too_long = make_request(1, 40, 4), make_request(0, 300, 10)
+    assert decisions(served) == decisions(served, max_num_batched_tokens=64)
+    assert decisions(served) != decisions(served, max_num_batched_tokens=32)
+    assert decisions(served, make_request(2, 16, 4)) != decisions(served, too_long)
+    assert decisions(served) != decisions(served, too_long)
 
 
 def test_requests_that_time_out_are_counted_and_their_tokens_too() -> None:

@@ -121,6 +121,7 @@ def _run(args: argparse.Namespace) -> int:
         settings=combinations,
         outcomes=outcomes,
         examples=[run.examples for run in runs],
+        decisions=[run.decisions for run in runs],
     )
     print_json(comparison) if args.json else print_tables(comparison)
     return 0

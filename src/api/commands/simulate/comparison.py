@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,16 @@ class Comparison:
     outcomes: Sequence[Outcome]
     examples: Sequence[Mapping[str, str]]
     """Per combination: the first message of each reason for refusals and of each plugin failure."""
+    decisions: Sequence[int]
+    """Per combination: the hash of its decisions, see VirtualRun."""
+
+    @property
+    def same_decisions(self) -> list[list[int]]:
+        """Groups of combinations, by index, that never decided differently."""
+        groups = defaultdict(list)
+        for index, decisions in enumerate(self.decisions):
+            groups[decisions].append(index)
+        return [group for group in groups.values() if len(group) > 1]
 
 
 def describe(settings: Settings) -> str:
@@ -60,7 +71,8 @@ def describe_times(times: StepTimes, step_time_file: Path | None) -> str:
 
 
 def print_json(comparison: Comparison) -> None:
-    """Print one JSON document: workload, step times, and a result for each combination."""
+    """Print one JSON document: workload, step times, a result for each combination, and groups of
+    results, by index, whose policies never decided differently."""
     document = {
         "workload": _describe_workload(comparison.requests),
         "step_time": {
@@ -77,6 +89,7 @@ def print_json(comparison: Comparison) -> None:
                 comparison.settings, comparison.outcomes, comparison.examples, strict=True
             )
         ],
+        "same_decisions": comparison.same_decisions,
     }
     print(msgspec.json.format(msgspec.json.encode(document)).decode())
 
@@ -157,8 +170,13 @@ def _milliseconds(value: float | None) -> str:
 
 
 def _remarks(comparison: Comparison) -> list[str]:
-    """Lines about refusals, fallbacks and failed policies, which the user must not miss."""
+    """Lines about equal decisions, refusals, fallbacks and failed policies, which the user must not
+    miss."""
     found = []
+    for group in comparison.same_decisions:
+        names = " | ".join(describe(comparison.settings[index]) for index in group)
+        steps = comparison.outcomes[group[0]].num_steps
+        found.append(f"never decided differently, in all {steps} steps: {names}")
     for settings, outcome, examples in zip(
         comparison.settings, comparison.outcomes, comparison.examples, strict=True
     ):

@@ -8,7 +8,9 @@ from ....core.request_options import KeyLimits
 from ..errors import APIError, error_response
 from .ring import KeyHolder, KeyRing
 
-PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping"})
+_PAGE = ("page.js", "swagger-ui/swagger-ui.css", "swagger-ui/swagger-ui-bundle.js")
+"""Files of the page /docs. A browser that opens an address sends no key; see `docs_page`."""
+PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", "/docs", *(f"/docs/{n}" for n in _PAGE)})
 ADMIN_PATHS = frozenset({"/debug/state"})
 """Paths for the admin key only, on a server that has one. On others they do not exist."""
 

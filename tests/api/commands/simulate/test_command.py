@@ -64,6 +64,24 @@ def test_json_is_the_same_for_the_same_seed_and_alone_on_stdout(
     assert all(result["completed"] == 8 for result in document["results"])
 
 
+def test_policies_that_never_decided_differently_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With short prompts that come one after the other, the order of the queue has no effect."""
+    quiet = ("--num-prompts", "3", "--random-output-len", "4", "--request-rate", "0.1")
+    budgets = ("--vary", "max_num_batched_tokens=128,2048,4096", "--scheduler", "chunked")
+    command = ["simulate", "compare", *quiet, *budgets]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    [line] = [line for line in shown.splitlines() if "never decided differently" in line]
+    assert line.endswith(": max_num_batched_tokens=2048 | max_num_batched_tokens=4096")
+    assert main([*command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["same_decisions"] == [[1, 2]]
+    num_steps = document["results"][1]["num_steps"]
+    assert f"in all {num_steps} steps" in line
+
+
 def test_compare_loads_no_torch() -> None:
     code = (
         "import sys; from tokenmill.api.cli import main;"
