@@ -65,7 +65,7 @@ def create_app(
     settings = settings or ServerSettings()
     keys = keys or make_key_ring(settings)
     middleware = [
-        Middleware(TrackRequests, logs=settings.access_log),
+        Middleware(TrackRequests, logs=settings.log_requests),
         Middleware(AddHeaders),
     ]
     if settings.root_path:

@@ -41,7 +41,7 @@ def executor() -> SteeredExecutor:
 
 @pytest.fixture
 def served(executor: SteeredExecutor) -> Iterator[Served]:
-    with serve_engine(toy_engine(executor, extra=[Talkative()]), access_log=True) as running:
+    with serve_engine(toy_engine(executor, extra=[Talkative()]), log_requests=True) as running:
         yield running
 
 
@@ -65,7 +65,7 @@ def ask(served: Served, output: StringIO, **headers: str) -> tuple[httpx.Respons
         answer = http.post("/v1/completions", json=ASK)
     served.wait_idle()
     events = [json.loads(line) for line in output.getvalue().splitlines()]
-    return answer, [one for one in events if one.get("path") != "/load"]
+    return answer, events
 
 
 @pytest.mark.parametrize("given", [None, "abc-1"])
