@@ -19,6 +19,8 @@ from .tracebacks import plugin_frames_first
 
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
+_encode = json.JSONEncoder(default=str).encode
+
 
 class EventFormatter(logging.Formatter):
     """Formats a log record as one line `event key=value ...`, for the "tokenmill" logger.
@@ -50,7 +52,7 @@ class JsonFormatter(logging.Formatter):
         }
         if trace := traceback_of(record):
             line["exception"] = trace
-        return json.dumps(line | event_fields(record), default=str)
+        return _encode(line | event_fields(record))
 
 
 def traceback_of(record: logging.LogRecord) -> str | None:

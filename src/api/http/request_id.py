@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from urllib.parse import quote
@@ -9,11 +10,10 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
-from ...core.log import get_logger
 from ...core.request_options import MAX_CLIENT_ID
 from .request_log import CLIENT_LEFT, MAX_TEXT, answer_stats
 
-log = get_logger("api")
+_logger = logging.getLogger("tokenmill.api")
 
 HEADER = "x-request-id"
 _STATE = "request_id"
@@ -68,14 +68,19 @@ def log_request(scope: Scope, status: int, began: float) -> None:
     Probes and scrapes come every few seconds, so a GET that succeeds is an event for debugging.
     """
     is_routine = scope["method"] == "GET" and status < 400
-    write = log.debug if is_routine else log.info
-    write(
-        "request",
-        method=scope["method"],
-        path=scope["path"][:MAX_TEXT],
-        status=status,
-        seconds=round(time.monotonic() - began, 4),
+    level = logging.DEBUG if is_routine else logging.INFO
+    if not _logger.isEnabledFor(level):
+        return
+    fields = {
+        "method": scope["method"],
+        "path": scope["path"][:MAX_TEXT],
+        "status": status,
+        "seconds": round(time.monotonic() - began, 4),
         **answer_stats(scope).fields(),
+    }
+    # The standard library and structlog would need as much time again, to find the caller's line.
+    _logger.handle(
+        _logger.makeRecord(_logger.name, level, "", 0, "request", (), None, extra=fields)
     )
 
 
