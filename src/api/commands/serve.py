@@ -143,14 +143,13 @@ def add_parser(subparsers: Any) -> None:
         "--enable-log-requests",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="log a line for each answer, with its tokens and speed; --disable-log-requests does "
-        "not (default: on)",
+        help="log a line for each answer, with its tokens and speed (default: on)",
     )
     group.add_argument(
         "--disable-log-requests",
         dest="enable_log_requests",
         action="store_false",
-        help=argparse.SUPPRESS,
+        help="the same as --no-enable-log-requests",
     )
     group.add_argument(
         "--log-level",
