@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 NAME_WIDTH, BAR_WIDTH = 38, 12
-ESTIMATE_FROM = 0.1
-"""Fraction of a stage from which its time is estimated, if no earlier start has recorded it."""
 FRAMES_PER_SECOND = 8
 
 
@@ -130,12 +128,9 @@ class ProgressDisplay:
         return row
 
     def _times(self, name: str, stage: Stage, now: float) -> str:
-        """The time that has passed, and the expected one: that of the last start, or an estimate
-        from the part that is done."""
-        passed = now - stage.begun
-        expected = self._expected.get(name, 0.0)
-        if not expected and stage.fraction >= ESTIMATE_FROM:
-            expected = passed / stage.fraction
+        """The time that has passed, and that of the last start. The fraction that is done gives no
+        time: the files that take longest are compiled first."""
+        passed, expected = now - stage.begun, self._expected.get(name, 0.0)
         limit = f" of about {duration(expected)}" if expected > passed else ""
         return f"{stage.fraction:>4.0%} {duration(passed)}{limit}"
 

@@ -60,15 +60,13 @@ def test_the_block_has_a_line_per_stage_with_passed_and_expected_time(
     assert shown(display)[2].endswith("25% 32 s")  # longer than expected: no other number
 
 
-def test_without_an_earlier_start_the_part_that_is_done_gives_the_expected_time(
+def test_without_an_earlier_start_no_time_is_expected(
     display: ProgressDisplay, now: list[float]
 ) -> None:
     display("compiling", 0.0)
     now[0] += 3
-    display("compiling", 0.05)
-    assert shown(display)[1].endswith(" 5% 3.0 s")
     display("compiling", 0.25)
-    assert shown(display)[1].endswith("25% 3.0 s of about 12 s")
+    assert shown(display)[1].endswith(" 25% 3.0 s")
 
 
 def test_a_terminal_without_unicode_gets_ascii(display: ProgressDisplay) -> None:
