@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -54,7 +53,7 @@ class LineFormatter(logging.Formatter):
         room = None
         if self._is_terminal:
             used = len(f"00:00:00 {status} {text} ")
-            room = max(_SHORTEST_ID, shutil.get_terminal_size().columns - used)
+            room = max(_SHORTEST_ID, terminal_columns() - used)
         status = self._paint(_GREEN if status < "400" else _RED, status)
         found = self._paint(_FAINT, short_id(str(fields.get("request_id", "")), room))
         return self._line(record, f"{status} {text} {found}")
@@ -66,6 +65,14 @@ class LineFormatter(logging.Formatter):
 def log_formatter() -> LineFormatter:
     """The formatter for standard error, which may be a terminal."""
     return LineFormatter(is_terminal=sys.stderr.isatty())
+
+
+def terminal_columns() -> int:
+    """The width of the terminal that standard error is, as it is now."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # it has been closed or replaced
+        return 80
 
 
 def request_text(fields: Fields) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 
 import pytest
 
+from tokenmill.api.http import log_lines
 from tokenmill.api.http.log_lines import LineFormatter, draining_text, duration
 
 ID = "chatcmpl-0123456789abcdef0123456789abcdef"
@@ -18,7 +17,7 @@ ANSWER = {"method": "POST", "path": "/v1/chat/completions", "status": 200, "seco
 
 @pytest.fixture(autouse=True)
 def _width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr(log_lines, "terminal_columns", lambda: 80)
     monkeypatch.setenv("NO_COLOR", "1")
 
 
