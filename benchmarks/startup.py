@@ -87,14 +87,18 @@ def start_server(model: Path) -> float:
     begun = time.perf_counter()
     command = [sys.executable, "-m", "tokenmill", "serve", "--model", str(model), "--port", "0"]
     with subprocess.Popen(
-        [*command, "--log-level", "error", "--device", "cpu"], stdout=subprocess.PIPE, text=True
+        [*command, "--device", "cpu"], stderr=subprocess.PIPE, text=True
     ) as server:
         try:
-            assert server.stdout is not None
-            line = next((line for line in server.stdout if "is served at" in line), "")
-            if not line:
-                sys.exit(f"the server of {model} ended: see its output above")
-            with urllib.request.urlopen(f"{line.split()[-1]}/ready", timeout=READY_TIMEOUT_S):
+            assert server.stderr is not None
+            line = ""
+            for line in server.stderr:
+                if '"event": "listening"' in line:
+                    break
+            else:
+                sys.exit(f"the server of {model} ended: {line}")
+            address = json.loads(line)["address"]
+            with urllib.request.urlopen(f"{address}/ready", timeout=READY_TIMEOUT_S):
                 return time.perf_counter() - begun
         finally:
             server.kill()

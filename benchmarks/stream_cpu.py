@@ -41,7 +41,7 @@ def serving(flags: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def _url(process: subprocess.Popen[bytes], log: Path) -> str:
-    while not (found := re.search(r"is served at (http://\S+)", log.read_text())):
+    while not (found := re.search(r'"address": "(http:[^"]+)"', log.read_text())):
         if process.poll() is not None:
             raise RuntimeError(log.read_text())
         time.sleep(0.2)

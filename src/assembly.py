@@ -413,6 +413,16 @@ def remove_cached_models(names: Sequence[str] | None) -> None:
     remove_models(names)
 
 
+def cache_folder() -> Path:
+    """The folder of what tokenmill keeps for this user, which may not exist yet.
+
+    Raises TokenmillError if the user has no home directory.
+    """
+    from .backends.machine.compiling import cache_folder
+
+    return cache_folder()
+
+
 def num_compute_threads() -> int:
     """Number of threads that compute on the CPU in this process."""
     import torch

@@ -66,7 +66,7 @@ def running_server(
 
 def _wait_for_url(process: subprocess.Popen[bytes], log: Path) -> str:
     for _ in range(1200):
-        found = re.search(r"is served at (http://\S+)", log.read_text())
+        found = re.search(r'"listening", "address": "(http:[^"]+)"', log.read_text())
         if found:
             return found.group(1)
         assert process.poll() is None, log.read_text()

@@ -66,7 +66,7 @@ def create_app(
     settings = settings or ServerSettings()
     keys = keys or make_key_ring(settings)
     middleware = [
-        Middleware(TrackRequests, logs=settings.access_log),
+        Middleware(TrackRequests, logs=settings.log_requests),
         Middleware(AddHeaders, always=_timing_headers(settings)),
     ]
     if settings.root_path:

@@ -20,6 +20,7 @@ from .commands import completion, draft, generate, model, plugins, serve
 from .commands.chat import command as chat
 from .commands.flags.parser import CommandParser
 from .commands.simulate import command as simulate
+from .http.log_output import log_handler
 
 COMMANDS = (serve, generate, chat, plugins, simulate, model, draft)
 
@@ -99,7 +100,7 @@ def _open_standard_streams() -> None:
 @contextlib.contextmanager
 def _warnings_shown() -> Iterator[None]:
     """Print warnings on stderr with their fields; logging alone would print event names only."""
-    handler = logging.StreamHandler()
+    handler = log_handler()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(EventFormatter("warning: %(message)s"))
     logger = logging.getLogger("tokenmill")

@@ -21,6 +21,7 @@ from ..core.errors import EngineStoppedError
 from ..core.host.calling.main_thread_limit import MainThreadLimit
 from ..core.host.calling.start_limit import StartLimit
 from ..core.interfaces import Progress
+from ..core.log import JsonFormatter
 from ..core.processes.free_memory import return_memory_regularly
 from ..core.remote.client import RemoteEngine
 from ..core.shell.engine_shell import EngineShell
@@ -30,6 +31,7 @@ from .http.connections.descriptors import max_connections
 from .http.connections.handshakes import Handshake
 from .http.connections.room import Room
 from .http.keys.ring import KeyRing
+from .http.log_lines import log_formatter
 from .http.log_output import log_handler
 from .http.log_throttle import Throttle
 from .listening import BACKLOG, Address, listening, tls_context
@@ -191,13 +193,10 @@ async def _announce(
     on_ready(engine, url)
 
 
-def configure_logging(level: str, *, as_json: bool = False) -> None:
+def configure_logging(level: str, *, as_json: bool = False) -> logging.Handler:
     """Log the "tokenmill" logger, and warnings of others, to stderr, one line per event."""
-    from ..core.log import EventFormatter, JsonFormatter
-
     handler = log_handler()
-    text = EventFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
-    handler.setFormatter(JsonFormatter() if as_json else text)
+    handler.setFormatter(JsonFormatter() if as_json else log_formatter())
     handler.addFilter(Throttle())
     others = ("uvicorn.error", "asyncio", "opentelemetry")
     for name, at_least in (("tokenmill", level), *((other, "WARNING") for other in others)):
@@ -205,3 +204,4 @@ def configure_logging(level: str, *, as_json: bool = False) -> None:
         logger.handlers = [handler]  # replaces the handler of `cli`, which shows warnings only
         logger.setLevel(at_least.upper())
         logger.propagate = False
+    return handler

@@ -81,7 +81,8 @@ class Stopper:
         self._restore.callback(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, forward))
 
     async def _drain(self, engine: EngineClient, server: uvicorn.Server) -> None:
-        log.info("draining", timeout=self._timeout)
+        num_requests = len(server.server_state.tasks)
+        log.info("draining", timeout=self._timeout, num_requests=num_requests)
         try:
             await engine.drain(self._timeout)
         except Exception:

@@ -15,14 +15,29 @@ from typing import Any
 import structlog
 from structlog.contextvars import get_contextvars
 
+from .tracebacks import plugin_frames_first
+
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+_encode = json.JSONEncoder(default=str).encode
 
 
 class EventFormatter(logging.Formatter):
-    """Formats a log record as one line `event key=value ...`, for the "tokenmill" logger."""
+    """Formats a log record as one line `event key=value ...`, for the "tokenmill" logger.
+
+    The traceback of an exception follows. In an event about a plugin, its frames come first.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        return _line(super().format(record), event_fields(record))
+        record.message = record.getMessage()
+        if self.usesTime():
+            record.asctime = self.formatTime(record, self.datefmt)
+        fields = event_fields(record)
+        trace = fields.pop("exception", None) or traceback_of(record)
+        line = _line(self.formatMessage(record), fields)
+        if trace and "plugin" in fields:
+            trace = plugin_frames_first(trace)
+        return f"{line}\n{trace}" if trace else line
 
 
 class JsonFormatter(logging.Formatter):
@@ -35,11 +50,16 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": record.getMessage(),
         }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        elif record.exc_text:  # all that a record of another process has
-            line["exception"] = record.exc_text
-        return json.dumps(line | event_fields(record), default=str)
+        if trace := traceback_of(record):
+            line["exception"] = trace
+        return _encode(line | event_fields(record))
+
+
+def traceback_of(record: logging.LogRecord) -> str | None:
+    """The traceback of a record that has an exception. Events have it as the field "exception"."""
+    if record.exc_info:
+        return logging.Formatter().formatException(record.exc_info)
+    return record.exc_text  # all that a record of another process has
 
 
 def event_fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -9,14 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
+from ..server_process import running_server
+from ..terminal import on_terminal
 from .serving import PATIENCE, Served
 from .test_cli import check_one_line, tokenmill
 from .test_errors import check_error
@@ -24,32 +24,15 @@ from .test_errors import check_error
 STORY = {"prompt": "Once upon a time", "stream": True, "ignore_eos": True}
 
 
-@contextmanager
-def serving(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], Path, Path]]:
-    """`tokenmill serve` on a free port, and the files that it prints to, once it is ready."""
-    out, err = tmp_path / "out", tmp_path / "err"
+def test_serve_shows_what_to_do_and_drains_at_sigterm() -> None:
     command = [sys.executable, "-m", "tokenmill", "serve", "--port", "0"]
-    with out.open("wb") as stdout, err.open("wb") as stderr:
-        process = subprocess.Popen([*command, *flags], stdout=stdout, stderr=stderr)
-    try:
-        end = time.monotonic() + 90
-        while "curl" not in out.read_text():
-            assert process.poll() is None and time.monotonic() < end, err.read_text()
-            time.sleep(0.05)
-        yield process, out, err
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_serve_prints_what_to_do_and_drains_at_sigterm(tmp_path: Path) -> None:
-    flags = ("--num-gpu-blocks-override", "64", "--served-model-name", "it's mine")
-    with serving(tmp_path, *flags) as (process, out, err):
-        text = out.read_text()
-        assert "loading weights" in err.read_text()
-        (url,) = re.findall(r"it's mine is served at (http://127\.0\.0\.1:\d+)\n", text)
-        (line,) = [line for line in text.splitlines() if line.startswith("  curl ")]
-        check_curl_line(line, url)
+    command += ["--num-gpu-blocks-override", "64", "--served-model-name", "it's mine"]
+    with on_terminal(command, columns=80, lines=40) as terminal:
+        text = terminal.wait_for("tokenmill chat --url")
+        process = terminal.process
+        assert "loading weights" in text and re.search(r"Model +it's mine\n", text)
+        (url,) = re.findall(r"Address +(http://127\.0\.0\.1:\d+)\n", text)
+        check_curl_command(text[text.index("curl ") : text.index("tokenmill chat")], url)
         check_listeners(process, int(url.rpartition(":")[2]))
         with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as http:
             with http.stream("POST", "/v1/completions", json=STORY | {"max_tokens": 40}) as story:
@@ -66,13 +49,14 @@ def test_serve_prints_what_to_do_and_drains_at_sigterm(tmp_path: Path) -> None:
                 rest = [line for line in lines if line]
             assert rest[-1] == "data: [DONE]"
             assert json.loads(rest[-2][6:])["choices"][0]["finish_reason"] == "length"
-        assert process.wait(PATIENCE) == 0
-    assert "Traceback" not in err.read_text()
+        assert terminal.wait() == 0
+    assert "1 answer still runs (up to 30 s)" in terminal.text()
+    assert terminal.text().endswith("\nstopped") and "Traceback" not in terminal.text()
 
 
-def check_curl_line(line: str, url: str) -> None:
-    """What a shell makes of the line is a request that is answered pleasantly."""
-    words = shlex.split(line)
+def check_curl_command(command: str, url: str) -> None:
+    """What a shell makes of the command is a request that is answered pleasantly."""
+    words = shlex.split(command.replace("\\\n", ""))
     assert words[1] == f"{url}/v1/chat/completions"
     body = words[words.index("-d") + 1]
     name, _, value = words[words.index("-H") + 1].partition(": ")
@@ -94,10 +78,10 @@ def check_listeners(process: subprocess.Popen[bytes], port: int) -> None:
 
 @pytest.mark.check  # it loads the model; test_server.py ends a server by two signals, too
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    with serving(tmp_path, "--shutdown-timeout", "600") as (process, out, err):
-        (url,) = re.findall(r"served at (\S+)", out.read_text())
+    with running_server(tmp_path, "--shutdown-timeout", "600") as server:
+        process = server.process
         with (
-            httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as http,
+            httpx.Client(base_url=server.url, timeout=PATIENCE, trust_env=False) as http,
             http.stream("POST", "/v1/completions", json=STORY | {"max_tokens": 2000}) as story,
         ):
             lines = story.iter_lines()
@@ -107,7 +91,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
                 pass
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE) == 0
-    assert "Traceback" not in err.read_text()
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_ctrl_c_ends_it_while_the_model_is_loading(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from io import StringIO
 from typing import Any
 
@@ -17,7 +18,7 @@ from tokenmill.core.log import JsonFormatter
 from tokenmill.core.request_options import MAX_CLIENT_ID
 from tokenmill.plugin import Load, RequestView, get_logger
 
-from .serving import Served, SteeredExecutor, serve_engine, toy_engine
+from .serving import PATIENCE, Served, SteeredExecutor, serve_engine, toy_engine
 
 ASK: dict[str, Any] = {"prompt": "abc", "max_tokens": 2}
 
@@ -41,7 +42,7 @@ def executor() -> SteeredExecutor:
 
 @pytest.fixture
 def served(executor: SteeredExecutor) -> Iterator[Served]:
-    with serve_engine(toy_engine(executor, extra=[Talkative()]), access_log=True) as running:
+    with serve_engine(toy_engine(executor, extra=[Talkative()]), log_requests=True) as running:
         yield running
 
 
@@ -58,14 +59,32 @@ def output() -> Iterator[StringIO]:
     logger.setLevel(level)
 
 
-def ask(served: Served, output: StringIO, **headers: str) -> tuple[httpx.Response, list[Any]]:
+def ask(
+    served: Served, output: StringIO, body: dict[str, Any] = ASK, **headers: str
+) -> tuple[httpx.Response, list[Any]]:
     """An answer, and the events that were logged for it."""
     output.truncate(output.seek(0))
     with served.client(headers=headers) as http:
-        answer = http.post("/v1/completions", json=ASK)
+        answer = http.post("/v1/completions", json=body)
     served.wait_idle()
-    events = [json.loads(line) for line in output.getvalue().splitlines()]
-    return answer, [one for one in events if one.get("path") != "/load"]
+    wait_for(lambda: bool(requests_of(events_in(output))))
+    return answer, events_in(output)
+
+
+def events_in(output: StringIO) -> list[Any]:
+    return [json.loads(line) for line in output.getvalue().splitlines()]
+
+
+def requests_of(events: list[Any]) -> list[Any]:
+    return [one for one in events if one["event"] == "request"]
+
+
+def wait_for(is_reached: Callable[[], bool]) -> None:
+    """The event of a request comes after the end of its answer."""
+    end = time.monotonic() + PATIENCE
+    while not is_reached():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("given", [None, "abc-1"])
@@ -82,7 +101,56 @@ def test_the_id_of_an_answer_is_in_every_log_line_of_its_request(
     assert asked["seen"] == found
     [done] = [one for one in events if one["event"] == "request"]
     assert (done["method"], done["path"], done["status"]) == ("POST", "/v1/completions", 200)
-    assert done["seconds"] > 0
+    assert (done["prompt_tokens"], done["completion_tokens"]) == (3, 2)
+    assert done["seconds"] >= done["ttft"] > 0 and done["tokens_per_second"] > 0
+
+
+def test_the_tokens_of_all_prompts_choices_and_chunks_are_counted(
+    served: Served, output: StringIO
+) -> None:
+    several = {"prompt": ["abc", "de"], "n": 2, "max_tokens": 3, "ignore_eos": True}
+    for stream in (False, True):
+        [done] = requests_of(ask(served, output, body=several | {"stream": stream})[1])
+        assert (done["status"], done["prompt_tokens"], done["completion_tokens"]) == (200, 5, 12)
+
+
+def test_a_refusal_is_logged_with_its_reason_and_routine_requests_only_for_debugging(
+    served: Served, output: StringIO
+) -> None:
+    answer, events = ask(served, output, body=ASK | {"max_tokens": -1})
+    [done] = requests_of(events)
+    assert (answer.status_code, done["status"]) == (400, 400)
+    assert done["error"] == answer.json()["error"]["message"]
+    assert "prompt_tokens" not in done
+    with served.client() as http:
+        assert http.get("/health").status_code == 200
+        assert http.get("/nowhere").status_code == 404
+    paths = [one["path"] for one in requests_of(events_in(output))]
+    assert "/nowhere" in paths and not {"/health", "/load"} & {*paths}
+
+
+def test_a_client_that_leaves_a_stream_is_logged_as_such(
+    served: Served, output: StringIO, executor: SteeredExecutor
+) -> None:
+    executor.step_seconds = 0.01
+    with (
+        served.client() as http,
+        http.stream("POST", "/v1/completions", json=ASK | {"max_tokens": 500, "stream": True}) as s,
+    ):
+        next(s.iter_raw())
+    served.wait_idle()
+    wait_for(lambda: bool(requests_of(events_in(output))))
+    [done] = requests_of(events_in(output))
+    assert (done["status"], done["prompt_tokens"]) == (499, 3)
+    assert 0 < done["completion_tokens"] < 500
+
+
+def test_a_stream_that_fails_is_logged_with_its_reason(
+    served: Served, output: StringIO, executor: SteeredExecutor
+) -> None:
+    executor.failure = RuntimeError("planted")
+    [done] = requests_of(ask(served, output, body=ASK | {"stream": True})[1])
+    assert done["status"] == 200 and "failed" in done["error"]
 
 
 def test_a_request_that_the_engine_fails_is_named_by_engine_and_api(

@@ -1,6 +1,6 @@
 """A server over an engine without a model, with few file descriptors.
 
-Program: its argument is the hard limit of descriptors. It prints its address.
+Program: its argument is the hard limit of descriptors. It logs its address.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tokenmill.api.http.connections.descriptors import raise_descriptor_limit
 from tokenmill.api.listening import Address, listening
 from tokenmill.api.openai.context import ServerSettings
 from tokenmill.api.server import ServeOptions, configure_logging, make_server
+from tokenmill.core.log import get_logger
 
 from .serving import toy_engine
 
@@ -25,7 +26,7 @@ async def serve() -> None:
     with listening(address) as sock:
         async with engine:
             options = ServeOptions(settings=ServerSettings(is_local=True), address=address)
-            print(f"it is served at {address.url(sock)}", flush=True)
+            get_logger("api").info("listening", address=address.url(sock))
             await make_server(engine, options).serve(sockets=[sock])
 
 

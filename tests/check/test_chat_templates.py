@@ -137,7 +137,7 @@ def test_the_parsers_fit_the_template(
 ) -> None:
     """The log says which ones were chosen."""
     monkeypatch.chdir(tmp_path)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         build_answer_parsers(EngineConfig(), ChatTemplate(templates()[name], TOKENS, name).format)
     chosen = {record.msg: vars(record).get("parser") for record in caplog.records}
     found = chosen["tool_call_parser_chosen"], chosen["reasoning_parser_chosen"]

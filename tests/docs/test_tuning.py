@@ -67,6 +67,6 @@ def test_a_refused_line_names_what_to_use_instead(
 
 def test_the_flags_that_refusals_name_exist() -> None:
     known = {flag(setting.name) for setting in dataclasses.fields(EngineConfig)}
-    known |= {"--no-async-scheduling", "--access-log"}
+    known |= {"--no-async-scheduling"}
     words = " ".join(REFUSED.values()).replace("(", " ").replace(",", " ").replace(";", " ").split()
     assert {word for word in words if word.startswith("--")} <= known

@@ -1,6 +1,6 @@
 """A server with the default model's tokenizer and an engine that computes nothing.
 
-It answers a hundred times as many requests as one with a model. Program: it prints its address.
+It answers a hundred times as many requests as one with a model. Program: it logs its address.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import socket
 
 from tokenmill.api.listening import Address, listening
 from tokenmill.api.openai.context import ServerSettings
-from tokenmill.api.server import ServeOptions, make_server
+from tokenmill.api.server import ServeOptions, configure_logging, make_server
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.weights.default_model import find_default_model
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress, Tokenizer
+from tokenmill.core.log import get_logger
 from tokenmill.core.processes.free_memory import share_heaps
 from tokenmill.core.remote.client import RemoteEngine
 from tokenmill.core.remote.host import run_engine
@@ -57,10 +58,11 @@ async def serve() -> None:
     with listening(address) as sock:
         async with engine:
             options = ServeOptions(settings=ServerSettings(is_local=True), address=address)
-            print(f"it is served at {address.url(sock)}", flush=True)
+            get_logger("api").info("listening", address=address.url(sock))
             await make_server(engine, options).serve(sockets=[sock])
 
 
 if __name__ == "__main__":
+    configure_logging("info", as_json=True)
     share_heaps()
     asyncio.run(serve())

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
 import os
 import re
-import shlex
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
-from ...core.contract.client import STALL_SECONDS
+from ...core.config import EngineConfig
+from ...core.contract.client import STALL_SECONDS, EngineClient
 from ...core.errors import ConfigError
 from ...core.log import get_logger
 from .flags.address import add_address_flags
@@ -27,8 +28,12 @@ from .flags.engine import (
 from .flags.groups import flag_group
 from .flags.keys import SECRET_VARIABLE, add_key_flags, admin_key, api_keys, warn_of_visible_keys
 from .progress import ProgressDisplay
+from .ready import describe, ready_block
+from .start_times import last_times, remember
 
 log = get_logger("api")
+STARTING = "starting the engine"
+"""The stage before those of the engine, in which its process imports what it needs."""
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key")
@@ -140,7 +145,18 @@ def add_parser(subparsers: Any) -> None:
         "failure the server ends with an error (default: %(default)s)",
     )
     group = flag_group(parser, "monitoring")
-    group.add_argument("--access-log", action="store_true", help="log every HTTP request")
+    group.add_argument(
+        "--enable-log-requests",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="log a line for each answer, with its tokens and speed (default: on)",
+    )
+    group.add_argument(
+        "--disable-log-requests",
+        dest="enable_log_requests",
+        action="store_false",
+        help="the same as --no-enable-log-requests",
+    )
     group.add_argument(
         "--log-level",
         default="info",
@@ -166,6 +182,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises ConfigError."""
+    begun = time.monotonic()
     merge_model_argument(args)
     names = _take_model_names(args)
     config = engine_config(args)
@@ -177,7 +194,10 @@ def run(args: argparse.Namespace) -> int:
     from ..stopping import leave_if_hung
 
     as_json = args.log_format == "json" or (args.log_format == "auto" and not sys.stderr.isatty())
-    configure_logging(args.log_level, as_json=as_json)
+    on_terminal = not as_json and sys.stderr.isatty()
+    handler = configure_logging(args.log_level, as_json=as_json)
+    if on_terminal and args.log_level == "info":
+        handler.setLevel("WARNING")  # the block of the start shows what the other lines say
     raise_descriptor_limit()
     if args.engine_process:
         share_heaps()
@@ -210,27 +230,53 @@ def run(args: argparse.Namespace) -> int:
             model_aliases=names[1:],
             root_path=args.root_path,
             ui=args.ui,
-            access_log=args.access_log,
+            log_requests=args.enable_log_requests,
         ),
     )
-    with ProgressDisplay(_log_stage if as_json else None) as progress:
+    if not options.settings.needs_key and not address.is_loopback and not address.uds:
+        log.warning(
+            "server_is_open",
+            reason=f"without --api-key, everyone who can reach {args.host} can use this server",
+        )
+    start = " ".join(map(str, (config.model, config.dtype, config.quantize_on_load, config.device)))
+    with _progress(config, start, on_terminal=on_terminal) as progress:
 
-        def on_ready(engine: Any, url: str) -> None:
+        def on_ready(engine: EngineClient, url: str) -> None:
             progress.stop()
-            _announce(engine.model_name, url, has_key=options.settings.needs_key)
+            remember(start, progress.seconds)
+            handler.setLevel("NOTSET")
+            seconds, needs_key = time.monotonic() - begun, options.settings.needs_key
+            ready = describe(engine, url, seconds, needs_key=needs_key)
+            if on_terminal:
+                print(ready_block(ready), file=sys.stderr, flush=True)
+            else:
+                log.info("listening", **ready.fields)
 
-        if not options.settings.needs_key and not address.is_loopback and not address.uds:
-            log.warning(
-                "server_is_open",
-                reason=f"without --api-key, everyone who can reach {args.host} can use this server",
-            )
-        asyncio.run(serve(config, options, progress, on_ready))
+        def show(stage: str, fraction: float) -> None:
+            progress(STARTING, 1.0)  # the engine's first stage has begun
+            progress(stage, fraction)
+
+        progress(STARTING, 0.0)
+        asyncio.run(serve(config, options, show, on_ready))
+    log.info("stopped")
     leave_if_hung()
     return 0
 
 
-def _log_stage(stage: str, is_done: bool) -> None:
-    log.info("stage_done" if is_done else "stage_begun", stage=stage)
+def _progress(config: EngineConfig, start: str, *, on_terminal: bool) -> ProgressDisplay:
+    """The display of a start. `start` says which earlier starts took as long."""
+    if not on_terminal:
+        return ProgressDisplay(_log_stage)
+    model = Path(config.model).name if config.model else "the default model"
+    title = f"Starting {config.served_model_name or model}"
+    return ProgressDisplay(title=title, expected=last_times(start))
+
+
+def _log_stage(stage: str, seconds: float | None) -> None:
+    if seconds is None:
+        log.info("stage_begun", stage=stage)
+    else:
+        log.info("stage_done", stage=stage, seconds=round(seconds, 2))
 
 
 def _take_model_names(args: argparse.Namespace) -> tuple[str, ...]:
@@ -279,18 +325,3 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) > 1000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1000")
     return int(text)
-
-
-def _announce(model: str, url: str, *, has_key: bool) -> None:
-    message = {"role": "user", "content": "What is the capital of Japan?"}
-    body = json.dumps(
-        {"model": model, "messages": [message], "temperature": 0.2, "max_tokens": 64}
-    ).replace("'", "'\\''")  # for the shell
-    key = " -H 'Authorization: Bearer YOUR_KEY'" if has_key else ""
-    print(f"\n{model} is served at {url}\nTry:\n", flush=True)
-    if url.startswith("unix:"):
-        url = f"--unix-socket {shlex.quote(url.removeprefix('unix:'))} http://localhost"
-    print(
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'\n",
-        flush=True,
-    )

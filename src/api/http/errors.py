@@ -22,6 +22,7 @@ from ...core.errors import (
 )
 from ...core.log import get_logger
 from . import anthropic_errors
+from .request_log import answer_stats
 
 log = get_logger("api")
 
@@ -133,4 +134,5 @@ async def handle_error(request: Request, error: Exception) -> Response:
     if found.status == 405:
         text = f"{request.scope['path']} does not accept {request.method}"
         found = APIError(405, text, headers=found.headers)
+    answer_stats(request.scope).error = found.message
     return error_response(found, request.scope["path"])

@@ -22,11 +22,15 @@ def log_handler() -> logging.Handler:
 
 class LogOutput(logging.Handler):
     """Writes lines to a file descriptor. Lines for which a pipe has no room are dropped and
-    counted: a log collector that hangs must not stop the server."""
+    counted: a log collector that hangs must not stop the server.
+
+    While a progress display owns standard error, lines go through it, so that they appear above it.
+    """
 
     def __init__(self, fd: int) -> None:
         super().__init__()
         self._fd = fd
+        self._stream = sys.stderr
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
         self._num_dropped = 0
@@ -42,7 +46,9 @@ class LogOutput(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        if self._write(("\n" * self._is_torn + lines).encode(errors="backslashreplace")):
+        if sys.stderr is not self._stream:  # rich's proxy of it
+            sys.stderr.write(lines)
+        elif self._write(("\n" * self._is_torn + lines).encode(errors="backslashreplace")):
             self._num_dropped = 0
         else:
             self._num_dropped += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from urllib.parse import quote
@@ -9,10 +10,10 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
-from ...core.log import get_logger
 from ...core.request_options import MAX_CLIENT_ID
+from .request_log import CLIENT_LEFT, MAX_TEXT, answer_stats
 
-log = get_logger("api")
+_logger = logging.getLogger("tokenmill.api")
 
 HEADER = "x-request-id"
 _STATE = "request_id"
@@ -41,14 +42,16 @@ class TrackRequests:
         given = given[:MAX_CLIENT_ID]
         request_id = given.decode("latin-1") or uuid.uuid4().hex
         scope.setdefault("state", {})[_STATE] = request_id
-        began, status = time.monotonic(), 0
+        began, status, is_complete = time.monotonic(), 0, False
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_complete
             if message["type"] == "http.response.start":
                 status = message["status"]
                 value = given or quote(scope["state"][_STATE], safe=_IN_HEADER).encode()
                 message["headers"] = [*message["headers"], (name, value)]
+            else:
+                is_complete = not message.get("more_body", False)
             await send(message)
 
         with bound_contextvars(request_id=request_id):
@@ -56,14 +59,29 @@ class TrackRequests:
                 await self._app(scope, receive, send_with_id)
             finally:
                 if self._logs:
-                    seconds = round(time.monotonic() - began, 6)
-                    log.info(
-                        "request",
-                        method=scope["method"],
-                        path=scope["path"],
-                        status=status,
-                        seconds=seconds,
-                    )
+                    log_request(scope, status if is_complete else CLIENT_LEFT, began)
+
+
+def log_request(scope: Scope, status: int, began: float) -> None:
+    """Log the event `request`, which `began` at a time of the monotonic clock.
+
+    Probes and scrapes come every few seconds, so a GET that succeeds is an event for debugging.
+    """
+    is_routine = scope["method"] == "GET" and status < 400
+    level = logging.DEBUG if is_routine else logging.INFO
+    if not _logger.isEnabledFor(level):
+        return
+    fields = {
+        "method": scope["method"],
+        "path": scope["path"][:MAX_TEXT],
+        "status": status,
+        "seconds": round(time.monotonic() - began, 4),
+        **answer_stats(scope).fields(),
+    }
+    # The standard library and structlog would need as much time again, to find the caller's line.
+    _logger.handle(
+        _logger.makeRecord(_logger.name, level, "", 0, "request", (), None, extra=fields)
+    )
 
 
 def request_id_of(scope: Scope) -> str:

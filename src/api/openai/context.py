@@ -47,8 +47,8 @@ class ServerSettings:
     """Prefix under which a proxy shows the server; requests may have it or not."""
     ui: bool = True
     """Serve the page /docs."""
-    access_log: bool = False
-    """Log every HTTP request."""
+    log_requests: bool = False
+    """Log an event for each request. Successful GET requests are logged at debug level."""
     strict_fields: bool = False
     """Refuse unknown fields, and bodies without `model`. False: a header names ignored fields."""
     stall_timeout: float = STALL_SECONDS

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..http.errors import APIError, as_api_error, error_body
+from ..http.request_log import answer_stats
 from .chunks import LONG_ANSWER, Answer, check_ends, stream_chunks, total_usage
 from .context import context_of
 from .reading.bodies import SamplingFields
@@ -152,7 +153,9 @@ class EventStream(Response):
             async for found in self._kept_alive():
                 yield framing.keep_alive if found is None else framing.event(found)
         except Exception as error:
-            yield framing.error(as_api_error(error))
+            shown = as_api_error(error)
+            answer_stats(self._request.scope).error = shown.message
+            yield framing.error(shown)
 
     async def _kept_alive(self) -> AsyncIterator[msgspec.Struct | None]:
         """The structs, and None after each keep-alive interval without one."""

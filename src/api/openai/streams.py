@@ -16,6 +16,7 @@ from ...core.sampling_params import OutputKind, SamplingParams
 from ..http.answer_headers import add_header
 from ..http.errors import APIError
 from ..http.keys.usage import MeteredCall
+from ..http.request_log import AnswerStats, answer_stats
 from .context import context_of
 
 T = TypeVar("T")
@@ -26,12 +27,17 @@ class RequestSet:
     """The output streams of a call's prompts. `aclose` must be called, to free their resources."""
 
     def __init__(
-        self, streams: Sequence[RequestStream], metered: MeteredCall | None = None
+        self,
+        streams: Sequence[RequestStream],
+        stats: AnswerStats,
+        metered: MeteredCall | None = None,
     ) -> None:
-        """`metered`: the account of a call whose key has limits."""
+        """`stats`: counts the call's tokens. `metered`: the account of a call whose key has
+        limits."""
         self.streams = tuple(streams)
+        self._stats = stats
         self._metered = metered
-        self._num_generated = 0
+        stats.num_prompt_tokens += self.num_prompt_tokens
 
     @property
     def request_id(self) -> str:
@@ -50,25 +56,21 @@ class RequestSet:
     async def aclose(self) -> None:
         """Abort the requests that have not ended."""
         if self._metered is not None:
-            self._metered.end(self._num_generated)
+            self._metered.end(self._stats.num_generated)
         for stream in self.streams:
             await stream.aclose()
 
     async def final(self) -> list[RequestOutput]:
         """The last output of each prompt, in the order of the prompts."""
         outputs = list(await asyncio.gather(*(_last(stream) for stream in self.streams)))
-        self._count(outputs)
+        self._stats.count(outputs)
         return outputs
 
     async def merged(self) -> AsyncIterator[tuple[int, RequestOutput]]:
         """Pairs (index of the prompt, output), in the order in which outputs arrive."""
         async for index, output in self._merged():
-            self._count([output])
+            self._stats.count((output,))
             yield index, output
-
-    def _count(self, outputs: Sequence[RequestOutput]) -> None:
-        found = (choice for output in outputs for choice in output.outputs)
-        self._num_generated += sum(len(choice.token_ids) for choice in found)
 
     async def _merged(self) -> AsyncIterator[tuple[int, RequestOutput]]:
         if len(self.streams) == 1:
@@ -107,7 +109,7 @@ async def submit_all(
     engine = context_of(request).engine
     if not is_streamed:
         params = params.with_changes(output_kind=OutputKind.FINAL)
-    metered = _metered(request, options)
+    metered, stats = _metered(request, options), answer_stats(request.scope)
     streams: list[RequestStream] = []
     try:
         for index, prompt in enumerate(prompts):
@@ -122,11 +124,11 @@ async def submit_all(
             room = sum(_room(length, params, engine) for length in lengths)
             metered.pay(sum(lengths), room)
     except BaseException:
-        await RequestSet(streams, metered).aclose()
+        await RequestSet(streams, stats, metered).aclose()
         raise
     finally:
         _show_limits(request, metered)
-    return RequestSet(streams, metered)
+    return RequestSet(streams, stats, metered)
 
 
 def _metered(request: Request, options: RequestOptions) -> MeteredCall | None:

@@ -136,6 +136,6 @@ def make_attention(
         return backend(specs[0])
     if isinstance(backend, AutoBackend):
         backend, passed_over = backend.choose(tuple(dict.fromkeys(specs)))
-        log.info("attention_backend_chosen", backend=backend.name, passed_over=passed_over)
+        log.debug("attention_backend_chosen", backend=backend.name, passed_over=passed_over)
     indices = [distinct.index(kind) for kind in kinds]
     return MixedAttention([backend(spec) for spec, _ in distinct], indices, groups)

@@ -82,7 +82,7 @@ class AutoBackend:
         assert chosen is not None, "reasons_against was not called first"
         backend = chosen(spec)
         slot = next(iter(self._candidates)).kind
-        log.info(f"{slot}_chosen", backend=backend.name, passed_over=reasons)
+        log.debug(f"{slot}_chosen", backend=backend.name, passed_over=reasons)
         return backend
 
     def choose(self, spec: Any) -> tuple[Any, list[str]]:

@@ -40,6 +40,8 @@ from ..weights.checkpoint import Checkpoint
 from ..weights.config.kv_groups import KVGroups, group_layers, one_group
 
 log = get_logger("model")
+WARM_UP = "warming up"
+"""The stage that follows the weights: first steps, the size of the KV cache, its memory."""
 
 
 class ModelExecutor:
@@ -103,12 +105,14 @@ class ModelExecutor:
             speculation = drafts = None  # the last stage drafts
         impl = impl or backends.models(ModelSpec(path=checkpoint.path, fields={}))
         parts = load_parts(checkpoint, config, backends, spec, progress, impl, layout.groups)
+        progress(WARM_UP, 0.0)
         check_model(parts, config, load_seconds=time.monotonic() - started)
         num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts, num_drafts)
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
         info = _describe(checkpoint, parts, layout, num_blocks, speculation)
         logits = ProcessorSpec(vocab_size=info.vocab_size, device=spec.device)
         _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
+        progress(WARM_UP, 1.0)
         own = parts.decoder
         load = own.expert_load if isinstance(own, Decoder | StagedDecoder) else None
         if not checkpoint.config.has_head:

@@ -14,7 +14,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from ...core.errors import TokenmillError
+from ...core.log import get_logger
 from .threads import count_usable_cpus
+
+log = get_logger("model")
 
 BUILD_BYTES = 1 << 25
 """Room that a build needs in the cache: a library of CPU kernels has 3 MB, its objects 6 MB."""
@@ -58,6 +61,8 @@ def build_once(name: str, make: Callable[[Path], Path]) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _lock(lock):
             if not _is_intact(target, lock):
+                if target.exists():
+                    log.warning("cached_file_is_damaged", path=str(target), action="built again")
                 _check_room(target.parent)
                 with _empty_folder(target.with_suffix(".build")) as folder:
                     made = make(folder)

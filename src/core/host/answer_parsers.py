@@ -84,7 +84,7 @@ def _choose(
     for parser, provider in sorted(parsers, key=lambda found: _generality(found[0])):
         reasons = _reasons_against(parser, provider, chat)
         if not reasons:
-            _log.info(f"{slot}_chosen", parser=provider.name, passed_over=passed_over)
+            _log.debug(f"{slot}_chosen", parser=provider.name, passed_over=passed_over)
             return _parsing(parser, provider)
         passed_over += [f"{provider.name}: {reason}" for reason in reasons]
     return None, None

@@ -96,7 +96,6 @@ REFUSED = {
     "spec_decoding_acceptance_method": _EXACT,
     "typical_acceptance_sampler_posterior_threshold": _EXACT,
     "typical_acceptance_sampler_posterior_alpha": _EXACT,
-    "disable_log_requests": "requests are not logged; remove it (--access-log logs HTTP requests)",
     "input_tokens": "it describes the prompts of a benchmark; `tokenmill simulate compare` has it",
     "output_tokens": "it describes the answers of a benchmark; `tokenmill simulate compare` has it",
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Iterator
+from io import StringIO
 
 import pytest
 
@@ -63,3 +65,17 @@ def test_a_reader_that_has_left_is_no_error(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     os.close(reader)
     make_logger(writer).warning("nobody hears it")
+
+
+def test_lines_go_through_what_owns_standard_error(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a progress display does until it stops."""
+    reader, writer = pipe
+    logger = make_logger(writer)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", owner := StringIO())
+        logger.warning("above the bar")
+    logger.warning("after it")
+    assert owner.getvalue() == "WARNING above the bar\n"
+    assert read_all(reader) == "WARNING after it\n"

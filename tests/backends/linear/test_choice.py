@@ -118,7 +118,7 @@ def test_auto_reports_why_each_backend_was_passed_over(
     auto: AutoLinear, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert auto.judge_all(FLOAT32) == {"small": ["no bfloat16"], "large": []}
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         auto(FLOAT32)
     (record,) = [one for one in caplog.records if one.message == "linear_backend_chosen"]
     assert vars(record)["backend"] == "large"

@@ -144,7 +144,7 @@ def test_a_backend_that_cannot_is_refused_by_name(backend: object, name: str) ->
 def test_auto_takes_one_that_can_and_says_why_not_another(
     model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG):
         assert generate(model, kv_cache_dtype="fp8_e4m3") == all_expected("fp8_e4m3")
     (chosen,) = [r for r in caplog.records if r.getMessage() == "attention_backend_chosen"]
     fields: Sequence[str] = vars(chosen)["passed_over"]

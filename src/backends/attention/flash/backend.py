@@ -69,7 +69,7 @@ class FlashAttention:
     def __init__(self, spec: AttentionSpec) -> None:
         chosen, passed_over = _choose(spec)
         assert chosen is not None, "reasons_against was not called first"
-        log.info("flash_attention_chosen", generation=chosen.name, passed_over=passed_over)
+        log.debug("flash_attention_chosen", generation=chosen.name, passed_over=passed_over)
         self._spec = spec
         self._layout = spec.kv_cache_layout or self.kv_cache_layouts[0]
         self._generation = chosen(spec)

@@ -89,7 +89,7 @@ def build_probe() -> Path:
 
 def build_self_test(progress: Progress) -> Path:
     """Path of the program that tests a library. Raises as `build_library`."""
-    return _build(_SELF_TEST, "compiling the self-test of the CPU kernels", progress)
+    return _build(_SELF_TEST, "compiling the CPU self-test", progress)
 
 
 def build_all(progress: Progress) -> dict[str, Path]:
