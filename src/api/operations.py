@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio.to_thread
 import msgspec
 from starlette.requests import Request
@@ -230,7 +232,8 @@ async def tokenizer_info(request: Request) -> Response:
 async def openapi(request: Request) -> Response:
     """The OpenAPI document, generated from the types of bodies and answers."""
     settings = context_of(request).settings
-    return _json(openapi_document(request.app.routes, settings))
+    prefix = request.scope.get("root_path") or settings.root_path  # the first if it is mounted
+    return _json(openapi_document(request.app.routes, replace(settings, root_path=prefix)))
 
 
 def _card(context: AppContext, name: str) -> ModelCard:

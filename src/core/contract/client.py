@@ -104,7 +104,7 @@ class EngineClient(Protocol):
 
     @property
     def is_started(self) -> bool:
-        """Whether the engine has been started, even if it is closed by now."""
+        """Whether the engine has been started, and not closed since then."""
         ...
 
     @property

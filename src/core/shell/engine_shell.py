@@ -206,7 +206,7 @@ class EngineShell(EngineClient):
 
     @property
     def is_started(self) -> bool:
-        return self._parts is not None
+        return self._parts is not None and not self._is_closed
 
     @property
     def config(self) -> EngineConfig:
