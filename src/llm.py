@@ -16,7 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .assembly import AsyncEngine, build_remote_engine
 from .core.config import EngineConfig
 from .core.errors import ConfigError, EngineStoppedError, InvalidRequestError
-from .core.home import Process
 from .core.interfaces import ChatMessage, Tokenizer, no_progress
 from .core.outputs import RequestOutput
 from .core.pooling import Pooling, PoolingParams
@@ -29,10 +28,11 @@ from .core.pooling_outputs import (
     pooled,
     scored,
 )
-from .core.prompts import Prompt, Tokens, as_prompts, one_each
 from .core.remote.client import RemoteEngine
 from .core.sampling_params import SamplingParams
 from .core.shell.batch import BatchSender
+from .core.shell.home import Process
+from .core.shell.prompts import Prompt, Tokens, as_prompts, one_each
 
 T = TypeVar("T")
 Engine = AsyncEngine | RemoteEngine
@@ -156,10 +156,10 @@ class LLM:
     ) -> list[EmbeddingRequestOutput]:
         """Compute the embedding of each prompt: `output.outputs.embedding`, scaled to length 1.
 
-        Every model can embed: the numbers are its hidden states after the last norm, of the last
-        token or averaged over all (option `pooling`). Only a model that was trained for it makes
-        good embeddings. Prompts, `use_tqdm` and errors are those of `generate`; `pooling_params`
-        are for all prompts, or a list with those of each one.
+        Every model can embed: the numbers are its hidden state after the last norm, that of the
+        last token or the average over all (option `pooling`). Only a model that was trained for it
+        makes good embeddings. Prompts, `use_tqdm` and errors are those of `generate`.
+        `pooling_params` are for all prompts, or a list with those of each one.
         """
         return list(map(embedded, self.encode(prompts, pooling_params, use_tqdm=use_tqdm)))
 
@@ -173,8 +173,8 @@ class LLM:
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """Like `embed`, with the numbers in `output.outputs.data`.
 
-        Raises InvalidRequestError for another `pooling_task` of vLLM than "embed", too: no model
-        has a head for it here.
+        Raises InvalidRequestError for the other values of `pooling_task` that vLLM has, too: they
+        need models with other heads.
         """
         if pooling_task != "embed":
             self._refuse(f"pooling_task {pooling_task!r}")
@@ -227,7 +227,8 @@ class LLM:
         pooling_params: PoolingParams | None = None,
         use_tqdm: bool = True,
     ) -> NoReturn:
-        """Raise InvalidRequestError: no model has a head for classification here, as in vLLM."""
+        """Raise InvalidRequestError: a model for classification has a head that tokenmill does not
+        load. vLLM has this method."""
         self._refuse("classify")
 
     def close(self) -> None:

@@ -46,13 +46,16 @@ class PoolingRequestOutput(Generic[T]):
     """The result of `LLM.encode` for one prompt."""
 
     request_id: str
+    """The id that the engine made; for a score those of both texts, joined with _."""
     outputs: T
     """The result itself: a PoolingOutput, EmbeddingOutput or ScoringOutput. Unlike
     RequestOutput.outputs it is not a list."""
     prompt_token_ids: tuple[int, ...]
+    """The tokens of the text, after truncation."""
     num_cached_tokens: int
     """Prompt tokens that came from the prefix cache and were not computed."""
     finished: bool = True
+    """Always True."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,11 +108,20 @@ class EngineClient(Protocol):
         ...
 
     @property
-    def config(self) -> EngineConfig: ...
+    def config(self) -> EngineConfig:
+        """The settings with which the engine was made."""
+        ...
+
     @property
-    def info(self) -> ModelInfo: ...
+    def info(self) -> ModelInfo:
+        """Facts about the loaded model and its KV cache."""
+        ...
+
     @property
-    def tokenizer(self) -> Tokenizer: ...
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, with its chat template."""
+        ...
+
     @property
     def model_name(self) -> str:
         """Name of the model in the API and in metrics."""
@@ -136,9 +145,13 @@ class EngineClient(Protocol):
     ) -> RequestStream:
         """Validate, tokenize and queue a request; returns once it is accepted.
 
-        `fields` are fields of RequestOptions and override `options`: `submit(prompt, priority=1)`.
+        `prompt`: a text, or token ids. `sampling_params` None: `default_sampling_params()`. Read
+        the outputs with `async for` from the stream that is returned, and close it with `aclose` to
+        abort the request. `fields` are fields of RequestOptions and override `options`:
+        `submit(prompt, priority=1)`.
+
         Raises InvalidRequestError, OverloadedError or EngineStoppedError; then the engine keeps
-        nothing of the request.
+        nothing of the request. Raises WrongContextError in another event loop or process.
         """
         ...
 

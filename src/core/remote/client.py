@@ -13,7 +13,6 @@ from ..config import EngineConfig
 from ..contract.client import STALL_SECONDS, EngineClient, LiveRequest, Load
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
 from ..errors import EngineStoppedError
-from ..home import Home
 from ..host.calling.guard import Guard
 from ..host.metrics.hook_samples import with_hook_stats
 from ..host.routing import build_router
@@ -23,6 +22,7 @@ from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 from ..shell.admission import checked_prompt, default_sampling_params, room_for_output
 from ..shell.engine_shell import CLOSED, CLOSING_SECONDS, DRAINING
+from ..shell.home import Home
 from ..shell.unused_settings import log_unused
 from .crash_suspects import CrashSuspects
 from .link import EngineSetup

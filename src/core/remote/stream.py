@@ -10,11 +10,11 @@ from dataclasses import replace
 from functools import cached_property
 
 from ..errors import TokenmillError
-from ..home import Home
 from ..outputs import CompletionOutput, RequestOutput
 from ..plan import TokenLogprobs
 from ..request_options import RequestOptions
 from ..sampling_params import OutputKind, SamplingParams
+from ..shell.home import Home
 
 
 class RemoteStream:

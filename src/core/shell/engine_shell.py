@@ -21,7 +21,6 @@ from ..engine.engine_core import EngineCore
 from ..engine.request import Request
 from ..engine.step import StepLimits
 from ..errors import CONTAINED, ConfigError, EngineStoppedError, InvalidRequestError
-from ..home import Home
 from ..host.calling.running_calls import show_calls
 from ..host.calling.watchdog import Watchdog
 from ..host.plugin_host import PluginHost
@@ -37,6 +36,7 @@ from .admission import (
     encode_bad_words,
     make_requests,
 )
+from .home import Home
 from .output_stream import Completion, OutputStream
 from .step_loop import StepLoop, stopped_by
 from .unused_settings import log_unused

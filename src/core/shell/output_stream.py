@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from ..engine.committing import RequestUpdate
 from ..engine.request import Request
 from ..errors import TokenmillError
-from ..home import Home
 from ..interfaces import Detokenizer
 from ..outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
 from ..plan import TokenLogprobs
 from ..pooling import Pooling
 from ..sampling_params import OutputKind, SamplingParams
+from .home import Home
 from .stop_strings import StopStringMatcher
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from .errors import InvalidRequestError
+from ..errors import InvalidRequestError
 
 T = TypeVar("T")
 Tokens = str | Sequence[int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from .errors import WrongContextError
+from ..errors import WrongContextError
 
 
 class Process:
