@@ -82,7 +82,7 @@ def create_app(
     """
     settings = _changed(settings or ServerSettings(), options)
     keys = keys or make_key_ring(settings)
-    app = Starlette(
+    app: Starlette = Starlette(
         routes=[*ROUTES, *(ADMIN_ROUTES if keys.has_admin else ())],
         middleware=_middleware(settings, keys),
         exception_handlers={
