@@ -10,6 +10,7 @@ if __name__ != "tokenmill":
         "import 'tokenmill', not 'src': run `make install` or `pip install -e .` first"
     )
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .core.config import EngineConfig
@@ -23,15 +24,27 @@ from .core.errors import (
     RateLimitedError,
     RequestFailedError,
     TokenmillError,
+    WrongContextError,
 )
 from .core.grammar import Grammar, GrammarKind
-from .core.outputs import CompletionOutput, FinishReason, RequestOutput
+from .core.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
+from .core.plan import TokenLogprobs
+from .core.pooling import Pooling, PoolingParams
+from .core.pooling_outputs import (
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
 from .core.request_options import RequestOptions
 from .core.sampling_params import OutputKind, SamplingParams
 from .version import __version__
 
 if TYPE_CHECKING:
     from .api.app import create_app
+    from .api.openai.context import ServerSettings
     from .assembly import AsyncEngine
     from .llm import LLM
 
@@ -41,6 +54,8 @@ __all__ = [
     "AsyncEngine",
     "CompletionOutput",
     "ConfigError",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "EngineConfig",
     "EngineStoppedError",
     "FinishReason",
@@ -50,30 +65,42 @@ __all__ = [
     "OutputKind",
     "OverloadedError",
     "PluginError",
+    "Pooling",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "RateLimitedError",
     "RequestFailedError",
+    "RequestMetrics",
     "RequestOptions",
     "RequestOutput",
     "SamplingParams",
+    "ScoringOutput",
+    "ScoringRequestOutput",
+    "ServerSettings",
+    "TokenLogprobs",
     "TokenmillError",
+    "WrongContextError",
     "__version__",
     "create_app",
     "hookimpl",
 ]
 
 
+_LAZY = {
+    "LLM": "llm",
+    "AsyncEngine": "assembly",
+    "ServerSettings": "api.openai.context",
+    "create_app": "api.app",
+}
+"""Imported when asked for, from these modules: a plugin or `--help` needs no torch and no HTTP."""
+
+
 def __getattr__(name: str) -> Any:
-    """These are imported when asked for: a plugin or `--help` needs no torch and no HTTP."""
-    if name == "LLM":
-        from .llm import LLM
-
-        return LLM
-    if name == "AsyncEngine":
-        from .assembly import AsyncEngine
-
-        return AsyncEngine
-    if name == "create_app":
-        from .api.app import create_app
-
-        return create_app
+    if name in _LAZY:
+        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
     raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -301,9 +301,15 @@ def _load_tokenizer_again(config: EngineConfig) -> HFTokenizer:
 class AsyncEngine(EngineShell):
     """The engine for programs that embed it: `async with AsyncEngine(model, **options) as engine`.
 
+    `model`: a directory, a GGUF file or ORG/NAME of the Hugging Face hub; None: the default model.
     `plugins`: policies and observers, as objects or as modules with `register`. They need no
-    package. `options`: fields of EngineConfig, with the names of the command line's flags. Raises
+    package. `progress` is called with the name of a stage of the start and the fraction of it that
+    is done. `options`: fields of EngineConfig, with the names of the command line's flags. Raises
     ConfigError for an unknown or invalid option.
+
+    The model is loaded at the start. All requests run in one batch, so submit many at once. Its
+    coroutines belong to the event loop in which it was started: another loop, a fork of the process
+    and trio get a WrongContextError.
     """
 
     def __init__(

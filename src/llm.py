@@ -6,53 +6,69 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from contextlib import aclosing, nullcontext, suppress
-from typing import Any, Self, TypeVar
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, NoReturn, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .assembly import AsyncEngine, build_remote_engine
 from .core.config import EngineConfig
-from .core.errors import ConfigError, EngineStoppedError, InvalidRequestError, OverloadedError
+from .core.errors import ConfigError, EngineStoppedError, InvalidRequestError
 from .core.interfaces import ChatMessage, Tokenizer, no_progress
 from .core.outputs import RequestOutput
+from .core.pooling import Pooling, PoolingParams
+from .core.pooling_outputs import (
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringRequestOutput,
+    embedded,
+    pooled,
+    scored,
+)
 from .core.remote.client import RemoteEngine
-from .core.remote.stream import RemoteStream
-from .core.sampling_params import OutputKind, SamplingParams
-from .core.shell.output_stream import OutputStream
+from .core.sampling_params import SamplingParams
+from .core.shell.batch import BatchSender
+from .core.shell.home import Process
+from .core.shell.prompts import Prompt, Tokens, as_prompts, one_each
 
 T = TypeVar("T")
-Tokens = str | Sequence[int]
-Prompt = Tokens | Mapping[str, Any]
 Engine = AsyncEngine | RemoteEngine
 
 
 class LLM:
     """Generates outputs for lists of prompts, and waits for them.
 
+    `model` is a directory, a GGUF file or ORG/NAME of the Hugging Face hub; None: the default
+    model. `plugins` are policies and observers of the program: objects, or modules with `register`.
+    `options` are fields of EngineConfig, with the names of the command line's flags:
+    `LLM("path/to/model", max_num_seqs=64)`.
+
     The engine runs on an event loop in a thread of its own, so LLM also works inside a running
-    loop. `plugins` and `options` are those of AsyncEngine. With `data_parallel_size` there are
-    several engines, in processes of their own, as in `tokenmill serve`. Close it, or use it as a
-    context manager.
+    event loop, and several threads may share one. With `data_parallel_size` there are several
+    engines, in processes of their own, as in `tokenmill serve`. Close it, or use it as a context
+    manager. A fork of the process must make an LLM of its own: this one raises WrongContextError
+    there.
+
+    Raises ConfigError for an unknown or invalid option, and when the model or a plugin cannot work.
     """
 
     def __init__(
         self, model: str | None = None, *, plugins: Iterable[object] = (), **options: Any
     ) -> None:
         self._engine = _make_engine(model, plugins, options)
+        self._sender = BatchSender(self._engine)
         self._loop = asyncio.new_event_loop()
-        self._waiting = asyncio.Lock()
-        """Held by a request that waits for room in the engine."""
-        self._num_open = 0
-        """Requests that have not ended and do not wait for room."""
-        self._has_ended = asyncio.Event()
-        """Set when an open request ends."""
+        self._process = Process()
         thread = threading.Thread(
             target=_serve, args=(self._loop,), name="tokenmill-llm", daemon=True
         )
         thread.start()
-        self._finalizer = weakref.finalize(self, _shut_down, self._engine, self._loop, thread)
+        self._finalizer = weakref.finalize(
+            self, _shut_down, self._engine, self._loop, thread, self._process
+        )
         try:
             self._run(self._engine.start())
         except BaseException:
@@ -84,37 +100,149 @@ class LLM:
         """Generate one RequestOutput per prompt, in the order of the prompts.
 
         A prompt is a text or a list of token ids, alone or as in vLLM: `{"prompt": "Hi"}` or
-        `{"prompt_token_ids": [1, 2]}`. `use_tqdm` shows a progress bar. Raises
+        `{"prompt_token_ids": [1, 2]}`. `sampling_params` are for all prompts, or a list with those
+        of each one; None: the model's defaults. `use_tqdm` shows a progress bar on a terminal.
+
+        There may be any number of prompts: those for which the engine has no room wait. Raises
         InvalidRequestError for the first prompt or parameter that is refused, RequestFailedError
-        for the first request that fails, and OverloadedError only if a plugin refuses a request
-        while no other one is live. An error aborts the other requests. There may be any number
-        of prompts: those for which the engine has no room wait.
+        for the first request that fails, OverloadedError only if a plugin refuses a request while
+        no other one is live, and EngineStoppedError after `close` or when the engine is lost. An
+        error aborts the other requests.
         """
-        prompt_list = _as_prompts(prompts)
-        params = _as_params(sampling_params, len(prompt_list), self._engine)
-        return self._run(self._generate_all(prompt_list, params, use_tqdm))
+        prompt_list = as_prompts(prompts)
+        if sampling_params is None:
+            sampling_params = self._engine.default_sampling_params()
+        params = one_each(sampling_params, len(prompt_list), "sampling_params")
+        return self._send(prompt_list, params, "generating", use_tqdm)
 
     def chat(
         self,
         messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
-        """Like `generate`, for one or several conversations in the model's chat template."""
-        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        encode = self._engine.tokenizer.encode_chat
-        prompts = [encode(conversation) for conversation in conversations]  # type: ignore[arg-type]
+        """Like `generate`, for one or several conversations in the model's chat template.
+
+        `messages` are those of one conversation, as in OpenAI's API:
+        `{"role": "user", "content": "Hi"}`; or a list of conversations. `add_generation_prompt`
+        ends the prompt where the answer begins. With `continue_final_message` (then
+        `add_generation_prompt` must be False) the answer continues the last message.
+        `chat_template_kwargs` are variables of the template, for example
+        `{"enable_thinking": False}`. Raises what `generate` raises, and InvalidRequestError
+        without a chat template, or for messages that it refuses.
+        """
+        is_one = bool(messages) and isinstance(messages[0], Mapping)
+        prompts = [
+            self._engine.tokenizer.encode_chat(
+                conversation,  # type: ignore[arg-type]
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                template_kwargs=chat_template_kwargs,
+            )
+            for conversation in ([messages] if is_one else messages)
+        ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """Compute the embedding of each prompt: `output.outputs.embedding`, scaled to length 1.
+
+        Every model can embed: the numbers are its hidden state after the last norm, that of the
+        last token or the average over all (option `pooling`). Only a model that was trained for it
+        makes good embeddings. Prompts, `use_tqdm` and errors are those of `generate`.
+        `pooling_params` are for all prompts, or a list with those of each one.
+        """
+        return list(map(embedded, self.encode(prompts, pooling_params, use_tqdm=use_tqdm)))
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        pooling_task: str = "embed",
+        use_tqdm: bool = True,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """Like `embed`, with the numbers in `output.outputs.data`.
+
+        Raises InvalidRequestError for the other values of `pooling_task` that vLLM has, too: they
+        need models with other heads.
+        """
+        if pooling_task != "embed":
+            self._refuse(f"pooling_task {pooling_task!r}")
+        prompt_list = as_prompts(prompts)
+        if pooling_params is None:
+            pooling_params = PoolingParams()
+        wanted = one_each(pooling_params, len(prompt_list), "pooling_params")
+        for one in wanted:
+            one.check(self._engine.info.hidden_size)
+        pooling = Pooling(self._engine.config.pooling)
+        params = [
+            SamplingParams(
+                max_tokens=0, pooling=pooling, truncate_prompt_tokens=one.truncate_prompt_tokens
+            )
+            for one in wanted
+        ]
+        outputs = self._send(prompt_list, params, "embedding", use_tqdm)
+        return [pooled(output, one) for output, one in zip(outputs, wanted, strict=True)]
+
+    def score(
+        self,
+        data_1: Prompt | Sequence[Prompt],
+        data_2: Prompt | Sequence[Prompt],
+        /,
+        *,
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+    ) -> list[ScoringRequestOutput]:
+        """Compute how similar two texts are: `output.outputs.score`, for one pair or many.
+
+        The score is the cosine between the embeddings of both, see `embed`. `data_1` and `data_2`
+        are one text each, one and a list, or two lists of the same length. Raises ValueError for
+        other lengths, and what `embed` raises.
+        """
+        first, second = as_prompts(data_1), as_prompts(data_2)
+        if len(first) not in (1, len(second)):
+            raise ValueError(
+                f"there are {len(first)} and {len(second)} texts; give one and many, or the same "
+                "number of both"
+            )
+        params = replace(pooling_params or PoolingParams(), use_activation=True)
+        found = self.encode([*first, *second], params, use_tqdm=use_tqdm)
+        ones, others = found[: len(first)], found[len(first) :]
+        return list(map(scored, ones * len(others) if len(ones) == 1 else ones, others))
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+    ) -> NoReturn:
+        """Raise InvalidRequestError: a model for classification has a head that tokenmill does not
+        load. vLLM has this method."""
+        self._refuse("classify")
 
     def close(self) -> None:
         """Free the model's memory and end the thread. Safe to call twice."""
         self._finalizer()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if not self._finalizer.alive:
+        try:
+            self._process.check()
+            if not self._finalizer.alive:
+                raise EngineStoppedError("this LLM is closed")
+        except BaseException:
             work.close()
-            raise EngineStoppedError("this LLM is closed")
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -122,63 +250,24 @@ class LLM:
             future.cancel()  # aborts the requests, also after a Ctrl-C
             raise
 
-    async def _generate_all(
-        self, prompts: list[Tokens], params: list[SamplingParams], show_progress: bool
+    def _send(
+        self, prompts: list[Tokens], params: list[SamplingParams], title: str, shows_progress: bool
     ) -> list[RequestOutput]:
-        # At most as many at once as the queue takes: the rest of a long list would only be refused.
-        most_n = max((p.n for p in params), default=1)
-        room = asyncio.Semaphore(max(1, self._engine.config.max_num_queued_reqs // most_n))
-        with _progress_bar(len(prompts)) if show_progress else nullcontext() as bar:
+        with _progress_bar(title, len(prompts)) if shows_progress else nullcontext() as bar:
 
-            async def generate_one(prompt: Tokens, one: SamplingParams) -> RequestOutput:
-                async with room:
-                    output = await self._last_output(prompt, one)
+            def advance() -> None:
                 if bar is not None:
                     bar.advance(bar.task_ids[0])
-                return output
 
-            return await _all_or_first_error(map(generate_one, prompts, params))
+            return self._run(self._sender.send(prompts, params, advance))
 
-    async def _last_output(self, prompt: Tokens, params: SamplingParams) -> RequestOutput:
-        params = params.with_changes(output_kind=OutputKind.FINAL)
-        self._num_open += 1
-        try:
-            async with aclosing(await self._submit(prompt, params)) as stream:
-                return await anext(stream)
-        finally:
-            self._note_end()
-
-    async def _submit(self, prompt: Tokens, params: SamplingParams) -> OutputStream | RemoteStream:
-        """Queue a request. If the engine is overloaded, wait for room, one request after the other.
-
-        Raises OverloadedError if no other request of this LLM is open: then the engine would refuse
-        this one again.
-        """
-        if not self._waiting.locked():
-            with suppress(OverloadedError):
-                return await self._engine.submit(prompt, params)
-        self._note_end()  # it does not count as open while it waits
-        try:
-            async with self._waiting:
-                return await self._submit_again(prompt, params)
-        finally:
-            self._num_open += 1
-
-    async def _submit_again(
-        self, prompt: Tokens, params: SamplingParams
-    ) -> OutputStream | RemoteStream:
-        while True:
-            self._has_ended.clear()
-            try:
-                return await self._engine.submit(prompt, params)
-            except OverloadedError:
-                if not self._num_open and not self._has_ended.is_set():
-                    raise
-            await self._has_ended.wait()
-
-    def _note_end(self) -> None:
-        self._num_open -= 1
-        self._has_ended.set()
+    def _refuse(self, what: str) -> NoReturn:
+        info = self._engine.info
+        raise InvalidRequestError(
+            f"{what} needs another kind of model: {info.name} ({info.architecture}) can generate, "
+            "chat, embed and score",
+            param="pooling_task",
+        )
 
 
 def _make_engine(model: str | None, plugins: Iterable[object], options: dict[str, Any]) -> Engine:
@@ -193,58 +282,10 @@ def _make_engine(model: str | None, plugins: Iterable[object], options: dict[str
     return build_remote_engine(config, no_progress)
 
 
-async def _all_or_first_error(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results in order. The first exception cancels the rest and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
-
-
-def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Tokens]:
-    is_one = isinstance(prompts, str | bytes | Mapping)
-    if is_one or (prompts and all(isinstance(item, int) for item in prompts)):
-        return [_as_tokens(prompts)]  # type: ignore[arg-type]
-    return [_as_tokens(prompt) for prompt in prompts]  # type: ignore[arg-type]
-
-
-def _as_tokens(prompt: Prompt) -> Tokens:
-    """The text or token ids of a prompt. Raises InvalidRequestError for other things in it."""
-    if not isinstance(prompt, Mapping):
-        return prompt
-    if len(prompt) == 1 and prompt.keys() <= {"prompt", "prompt_token_ids"}:
-        (tokens,) = prompt.values()
-        return tokens  # type: ignore[no-any-return]
-    raise InvalidRequestError(
-        "a prompt in braces has either 'prompt' or 'prompt_token_ids', "
-        f"got {', '.join(map(repr, prompt)) or 'nothing'}",
-        param="prompt",
-    )
-
-
-def _as_params(
-    given: SamplingParams | Sequence[SamplingParams] | None,
-    num_prompts: int,
-    engine: Engine,
-) -> list[SamplingParams]:
-    if given is None:
-        given = engine.default_sampling_params()
-    if isinstance(given, SamplingParams):
-        return [given] * num_prompts
-    if len(given) != num_prompts:
-        raise ValueError(
-            f"there are {num_prompts} prompts and {len(given)} sampling_params; "
-            "give one for each prompt, or one for all"
-        )
-    return list(given)
-
-
-def _progress_bar(total: int) -> Progress:
+def _progress_bar(title: str, total: int) -> Progress:
     console = Console(stderr=True)  # a new one, because rich allows one display per console
     bar = Progress(
-        TextColumn("generating"),
+        TextColumn(title),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -252,7 +293,7 @@ def _progress_bar(total: int) -> Progress:
         transient=True,
         disable=not console.is_terminal,
     )
-    bar.add_task("generating", total=total)
+    bar.add_task(title, total=total)
     return bar
 
 
@@ -262,7 +303,11 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-def _shut_down(engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+def _shut_down(
+    engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: Process
+) -> None:
+    if not process.is_this:
+        return  # neither the thread nor the engine are part of a fork
     closing = asyncio.run_coroutine_threadsafe(engine.close(), loop)
     closing.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
     if thread is not threading.current_thread():  # the garbage collector may call this in any

@@ -23,6 +23,7 @@ from tokenmill import (
     OverloadedError,
     RequestFailedError,
     SamplingParams,
+    WrongContextError,
 )
 from tokenmill.core.processes.place import Place
 from tokenmill.core.remote.client import RemoteEngine
@@ -125,6 +126,16 @@ def test_prompts_may_have_the_shape_of_vllm(llm: LLM) -> None:
             llm.generate(wrong, SEEDED)
 
 
+def test_a_chat_is_one_conversation_or_several_and_may_go_on_with_a_message(llm: LLM) -> None:
+    hi, ho = [{"role": "user", "content": "hi"}], [{"role": "user", "content": "ho"}]
+    prompts = ["user: hi\nassistant: ", "user: ho\nassistant: "]
+    assert texts_of(llm.chat(hi, SEEDED)) == [expected(prompts[0])]
+    assert texts_of(llm.chat([hi, ho], SEEDED)) == list(map(expected, prompts))
+    begun = [*hi, {"role": "assistant", "content": "a"}]
+    found = llm.chat(begun, SEEDED, add_generation_prompt=False, continue_final_message=True)
+    assert texts_of(found) == [expected("user: hi\nassistant: a\n")]
+
+
 def test_each_prompt_may_have_parameters_of_its_own(llm: LLM) -> None:
     params = [SEEDED.with_changes(max_tokens=n) for n in (1, 4)]
     outputs = llm.generate(["a", "b"], params)
@@ -199,6 +210,8 @@ def test_with_replicas_the_engines_are_processes(monkeypatch: pytest.MonkeyPatch
         assert isinstance(llm.engine, RemoteEngine)
         served = [link.board.progress.num_finished > 0 for _, link in llm.engine.replicas.serving()]
         assert served == [True, True]
+        with pytest.raises(WrongContextError, match="another event loop"):
+            asyncio.run(llm.engine.submit("abc"))
     with pytest.raises(EngineStoppedError, match="closed"):
         llm.generate("abc")
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import fields, replace
+from typing import Any
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -9,8 +14,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from ..core.contract.client import EngineClient
-from ..core.errors import TokenmillError
+from ..core.errors import ConfigError, TokenmillError
 from ..core.host.answer_parsers import build_answer_parsers
+from ..core.suggest import near_and_known
 from . import operations
 from .anthropic.messages import count_tokens, create_message
 from .http.answer_headers import AddHeaders
@@ -56,25 +62,77 @@ ADMIN_ROUTES = (Route("/debug/state", operations.debug_state),)
 
 
 def create_app(
-    engine: EngineClient, settings: ServerSettings | None = None, keys: KeyRing | None = None
+    engine: EngineClient,
+    settings: ServerSettings | None = None,
+    keys: KeyRing | None = None,
+    **options: Any,
 ) -> Starlette:
-    """An ASGI app that serves a started engine; the caller starts and closes the engine.
+    """An ASGI app with the server's HTTP API, for your own server or to mount in another app.
 
-    `keys`: the keys that `make_key_ring` made of the settings.
-    Raises PluginError if the chosen parsers of answers cannot be built.
+    The app's lifespan starts the engine and closes it, unless the engine is started: then its owner
+    closes it. An app that mounts this one must run its lifespan, because Starlette and FastAPI do
+    not run those of mounted apps: `FastAPI(lifespan=app.router.lifespan_context)`.
+
+    `options` are fields of ServerSettings, and change `settings`:
+    `create_app(engine, api_keys=["secret"])`. `keys`: what `make_key_ring` made of the settings, if
+    the program reloads the key file.
+
+    Raises ConfigError for an unknown option, an empty key and a key file that cannot be used, and
+    PluginError if the chosen parsers of answers cannot be built. With an engine that is not
+    started, the lifespan raises PluginError, and what `engine.start` raises.
     """
-    settings = settings or ServerSettings()
+    settings = _changed(settings or ServerSettings(), options)
     keys = keys or make_key_ring(settings)
-    middleware = [
+    app: Starlette = Starlette(
+        routes=[
+            *ROUTES,
+            *(ADMIN_ROUTES if keys.has_admin else ()),
+            *(docs_page.ROUTES if settings.ui else ()),
+        ],
+        middleware=_middleware(settings, keys),
+        exception_handlers={
+            APIError: handle_error,
+            TokenmillError: handle_error,
+            HTTPException: handle_error,
+            Exception: handle_error,
+        },
+        lifespan=lambda _: _lifespan(app, engine, settings),  # its argument may be another app
+    )
+    app.router.redirect_slashes = False  # a redirect's address would come from the Host header
+    if engine.is_started:
+        _open(app, engine, settings)
+    return app
+
+
+def _open(app: Starlette, engine: EngineClient, settings: ServerSettings) -> None:
+    parsers = build_answer_parsers(engine.config, engine.tokenizer.chat_format)
+    app.state.context = AppContext(engine=engine, settings=settings, parsers=parsers)
+
+
+@asynccontextmanager
+async def _lifespan(
+    app: Starlette, engine: EngineClient, settings: ServerSettings
+) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        if not engine.is_started:
+            stack.push_async_callback(engine.close)
+            await engine.start()
+        _open(app, engine, settings)
+        yield
+
+
+def _middleware(settings: ServerSettings, keys: KeyRing) -> list[Middleware]:
+    """From the outermost to the innermost."""
+    found = [
         Middleware(TrackRequests, logs=settings.log_requests),
         Middleware(AddHeaders, always=_timing_headers(settings)),
     ]
     if settings.root_path:
-        middleware.insert(0, Middleware(StripRootPath, root_path=settings.root_path))
+        found.insert(0, Middleware(StripRootPath, root_path=settings.root_path))
     if settings.is_local and not settings.needs_key:
-        middleware.append(Middleware(CheckHost, allowed=settings.allowed_hosts))
+        found.append(Middleware(CheckHost, allowed=settings.allowed_hosts))
     if settings.allowed_origins:
-        middleware.append(
+        found.append(
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(settings.allowed_origins),
@@ -83,24 +141,17 @@ def create_app(
                 expose_headers=["Server-Timing", "X-Request-Id"],
             )
         )
-    admin_routes = ADMIN_ROUTES if keys.has_admin else ()
-    page_routes = docs_page.ROUTES if settings.ui else ()
     if keys.has_admin or keys.has_tenants:
-        middleware.append(Middleware(RequireKey, keys=keys))
-    app = Starlette(
-        routes=[*ROUTES, *admin_routes, *page_routes],
-        middleware=middleware,
-        exception_handlers={
-            APIError: handle_error,
-            TokenmillError: handle_error,
-            HTTPException: handle_error,
-            Exception: handle_error,
-        },
-    )
-    app.router.redirect_slashes = False  # a redirect's address would come from the Host header
-    parsers = build_answer_parsers(engine.config, engine.tokenizer.chat_format)
-    app.state.context = AppContext(engine=engine, settings=settings, parsers=parsers)
-    return app
+        found.append(Middleware(RequireKey, keys=keys))
+    return found
+
+
+def _changed(settings: ServerSettings, options: Mapping[str, Any]) -> ServerSettings:
+    known = [field.name for field in fields(settings)]
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"unknown option {name!r}{near_and_known(name, known)}")
+    return replace(settings, **options)
 
 
 def _timing_headers(settings: ServerSettings) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio.to_thread
 import msgspec
 from starlette.requests import Request
@@ -231,8 +233,10 @@ async def tokenizer_info(request: Request) -> Response:
 async def openapi(request: Request) -> Response:
     """The OpenAPI document, generated from the types of bodies and answers."""
     context = context_of(request)
-    model = context.engine.model_name
-    return _json(openapi_document(request.app.routes, context.settings, model))
+    # A prefix of the request is that of an app that mounts this one.
+    prefix = request.scope.get("root_path") or context.settings.root_path
+    settings = replace(context.settings, root_path=prefix)
+    return _json(openapi_document(request.app.routes, settings, context.engine.model_name))
 
 
 def _card(context: AppContext, name: str) -> ModelCard:

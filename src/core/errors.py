@@ -59,6 +59,13 @@ class EngineStoppedError(TokenmillError):
         self.message = message
 
 
+class WrongContextError(TokenmillError):
+    """An engine is used outside the event loop or the process in which it was started.
+
+    Its threads and its event loop do not serve others, so a caller would wait forever.
+    """
+
+
 class DeviceError(TokenmillError):
     """The device can no longer compute, for example after a sticky CUDA error. The engine stops."""
 

@@ -52,7 +52,9 @@ class Grammar:
     """
 
     kind: GrammarKind
+    """The language of `text`."""
     text: str = ""
+    """The grammar itself, at most 131,072 characters; empty for `json_object`."""
     is_strict: bool = True
     """Whether a JSON schema with a keyword that the grammar backend does not support is refused. If
     not, that keyword is ignored."""

@@ -133,12 +133,14 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """Log-probability of a sampled or prompt token, its rank (1 is the most likely), and the most
-    likely ones."""
+    """Log-probability of a sampled or prompt token, and of the most likely ones in its place."""
 
     token_id: int
+    """The token that was sampled, or that the prompt has."""
     logprob: float
+    """The natural logarithm of its probability."""
     rank: int
+    """1 for the most likely token."""
     top: tuple[tuple[int, float], ...] = ()
     """Pairs (token id, log-probability), most likely first, in the number that the request set."""
 

@@ -41,64 +41,89 @@ GREEDY_BELOW = 1e-5
 
 
 class OutputKind(StrEnum):
-    """Content of each output of a stream: all so far, only the new part, or all at the end."""
+    """Content of each output of a stream."""
 
     CUMULATIVE = "cumulative"
+    """Each output has all of the completion so far."""
     DELTA = "delta"
+    """Each output has only the new part."""
     FINAL = "final"
+    """There is one output, at the end, with everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How one request is sampled. Names and meanings are those of vLLM.
 
-    `temperature` 0 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0 switch off that filter.
-    `max_tokens` None means all tokens for which the context has room. With a `seed` the tokens
-    depend only on the prompt and these parameters. `max_tokens` 0 computes the prompt and generates
-    nothing. `logprobs` k returns the chosen token and the k most likely ones, computed from the
-    model's raw logits; `prompt_logprobs` k does the same for the tokens of the prompt.
-    `logprob_token_ids` names the tokens to return instead of the k most likely ones.
-
-    If `allowed_token_ids` are given, only they are generated. `bad_words` are not: the last token
-    of a word is forbidden after its other tokens. `truncate_prompt_tokens` k drops tokens on the
-    `truncation_side` of the prompt so that k are left; -1 leaves as many as there is room for with
-    `max_tokens`. A stream yields an output for every `stream_interval` tokens. `extra_args` are
-    plain JSON for logits processors, by argument.
+    The defaults here are not those of the model: its generation_config may set others, which
+    `default_sampling_params` of the engine has.
 
     Raises InvalidRequestError, whose `param` is the name of the invalid field.
     """
 
     n: int = 1
+    """Number of completions of the prompt, 1 to 128. They share its KV cache."""
     max_tokens: int | None = 16
+    """Maximum number of generated tokens. None: all for which the context has room. 0: compute the
+    prompt and generate nothing."""
     min_tokens: int = 0
+    """Number of tokens before which neither a stop nor the model ends the completion."""
     temperature: float = 1.0
+    """Divides the logits. 0: take the most likely token (greedy)."""
     top_p: float = 1.0
+    """Draw among the most likely tokens that together have this probability. 1: among all."""
     top_k: int = 0
+    """Draw among this number of most likely tokens. 0 or -1: among all."""
     min_p: float = 0.0
+    """Draw among tokens of at least this fraction of the highest probability. 0: among all."""
     presence_penalty: float = 0.0
+    """Subtracted from the logits of tokens that the completion has, -2 to 2."""
     frequency_penalty: float = 0.0
+    """Subtracted from a token's logit each time that the completion has the token, -2 to 2."""
     repetition_penalty: float = 1.0
+    """Makes tokens of the prompt and the completion less likely if it is above 1."""
     seed: int | None = None
+    """With a seed the tokens depend only on the prompt and these parameters. None: drawn from the
+    engine's own seed."""
     stop: tuple[str, ...] = ()
+    """Texts that end the completion; one text may come without a list. At most 16."""
     stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end the completion, besides those of the model."""
     include_stop_str_in_output: bool = False
+    """Leave the stop text or stop token in the text."""
     ignore_eos: bool = False
+    """Go on after the model's own end tokens."""
     logit_bias: Mapping[int, float] | None = None
+    """Added to the logits of these token ids, -100 to 100."""
     allowed_token_ids: tuple[int, ...] | None = None
+    """Only these tokens are generated. None: all."""
     bad_words: tuple[str, ...] = ()
+    """Texts that are not generated: the last token of a text is forbidden after its others."""
     logprobs: int | None = None
+    """Return the log-probabilities of the chosen token and of this number of most likely ones,
+    computed from the raw logits. None: of none."""
     logprob_token_ids: tuple[int, ...] | None = None
+    """Return the log-probabilities of these tokens instead of the most likely ones. Needs
+    `logprobs`."""
     prompt_logprobs: int | None = None
+    """The same as `logprobs` for the tokens of the prompt."""
     truncate_prompt_tokens: int | None = None
+    """Leave only this number of tokens of the prompt. -1: as many as there is room for with
+    `max_tokens`. None: a prompt that is too long is refused."""
     truncation_side: str = "left"
+    """Side on which tokens are dropped: "left" keeps the end of the prompt, "right" the start."""
     skip_special_tokens: bool = True
+    """Leave control tokens, such as the mark of the end of a turn, out of the text."""
     grammar: Grammar | None = None
     """The answer follows this grammar and ends with it, also before `min_tokens`."""
     pooling: Pooling | None = None
     """Return an embedding of the prompt. Needs `max_tokens` 0, `n` 1 and no `prompt_logprobs`."""
     stream_interval: int = 1
+    """Number of tokens after which a stream yields an output."""
     extra_args: Mapping[str, Any] | None = None
+    """Plain JSON for logits processors, by argument."""
     output_kind: OutputKind = OutputKind.CUMULATIVE
+    """Whether an output has everything so far or only the new part."""
 
     def __new__(cls, **fields: Any) -> Self:  # before __init__, which would raise a TypeError
         for name in fields.keys() & REFUSED.keys():
@@ -135,7 +160,7 @@ class SamplingParams:
         return self.temperature < GREEDY_BELOW
 
     def with_changes(self, **changes: Any) -> Self:
-        """A validated copy with some fields changed."""
+        """A validated copy with some fields changed. Raises InvalidRequestError."""
         return replace(self, **changes)
 
 

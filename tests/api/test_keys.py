@@ -185,6 +185,19 @@ def test_admin_routes_are_for_the_admin_key_only(http: httpx.Client) -> None:
     assert ask(http, "admin").status_code == 200
 
 
+def test_a_line_end_in_the_path_opens_no_admin_route(http: httpx.Client) -> None:
+    key = {"Authorization": "Bearer sk-chat"}
+    assert http.get("/debug/state%0A", headers=key).status_code == 403
+
+
+@pytest.mark.parametrize("keys", ["secret", ["secret", ""]])
+def test_a_text_is_no_list_of_keys_and_no_key_is_empty(keys: Any) -> None:
+    with pytest.raises(ConfigError, match="list of keys"):
+        KeyRing(keys)
+    with pytest.raises(ConfigError, match="may be empty"):
+        KeyRing(admin_key="")
+
+
 @pytest.mark.parametrize("settings", [{}, {"api_keys": ("sk-free",)}])
 def test_without_an_admin_key_there_are_no_admin_routes(settings: dict[str, Any]) -> None:
     with serve_engine(toy_engine(), **settings) as served, served.client() as http:

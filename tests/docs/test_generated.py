@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import tokenmill
 from tests.oracle.test_bridge import MODELS
 from tokenmill.core.host import plugins_file
 
@@ -33,6 +36,12 @@ def test_the_models_page_names_the_bridged_models_that_are_tested() -> None:
     ]
     tested = [name.partition(",")[0].replace("-", "") for name in MODELS]
     assert sorted(names) == sorted(tested)
+
+
+def test_the_api_page_is_up_to_date_and_lists_exactly_the_public_names() -> None:
+    text = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    assert text == run_script("write_api.py")["page"](), STALE
+    assert sorted(re.findall(r"^### `(\w+)`$", text, re.MULTILINE)) == dir(tokenmill)
 
 
 def test_the_pictures_are_up_to_date() -> None:

@@ -22,23 +22,27 @@ from .responses import CompletionTokensDetails, PromptTokensDetails, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Settings of the HTTP API."""
+    """Settings of the HTTP API, see `create_app`."""
 
     api_keys: Sequence[str] = ()
+    """Each request needs one of these keys. Empty, and without a key file: none is needed."""
     api_key_secret: bytes | None = None
     """Makes API key ids the same after a restart. None: a new secret is drawn at every start."""
     api_key_file: Path | None = None
-    """Named keys with limits, see `key_file`."""
+    """TOML file of named keys, which may have limits."""
     admin_key: str | None = None
     """The key of the admin routes. None: they do not exist."""
     metadata_headers: Sequence[str] = ()
     """Headers whose values are copied into a request's metadata."""
     max_body_bytes: int = 4 << 20
+    """Maximum size of a request body."""
     allowed_origins: Sequence[str] = ()
+    """Origins (CORS) from which browsers may call."""
     is_local: bool = False
     """Listens on a loopback address. Without API keys, the Host header must then name this machine
     or one of `allowed_hosts`."""
     allowed_hosts: Sequence[str] = ()
+    """Further names that the Host header may have, see `is_local`."""
     sse_keep_alive_interval: float = 0.0
     """Seconds without a chunk before a comment is sent; 0: never."""
     model_aliases: Sequence[str] = ()
@@ -52,7 +56,7 @@ class ServerSettings:
     strict_fields: bool = False
     """Refuse unknown fields, and bodies without `model`. False: a header names ignored fields."""
     stall_timeout: float = STALL_SECONDS
-    """See Load.is_stalled."""
+    """Seconds, see Load.is_stalled. Then /ready answers 503."""
 
     @property
     def needs_key(self) -> bool:
@@ -107,8 +111,17 @@ class AnswerHead:
 
 
 def context_of(request: Request) -> AppContext:
-    """The context of the app that serves this request."""
-    context: AppContext = request.app.state.context
+    """The context of the app that serves this request.
+
+    Raises APIError (503) if the app was made for an engine that is not started yet.
+    """
+    context: AppContext | None = getattr(request.app.state, "context", None)
+    if context is None:
+        raise APIError(
+            503,
+            "the engine is not started: the lifespan of its app has not run; the app that mounts "
+            "it must have lifespan=app.router.lifespan_context",
+        )
     return context
 
 

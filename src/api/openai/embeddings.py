@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 import struct
 from collections.abc import Sequence
 
@@ -13,7 +12,7 @@ from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ...core.outputs import RequestOutput
-from ...core.pooling import Pooling
+from ...core.pooling import Pooling, PoolingParams
 from ...core.request_options import RequestOptions
 from ...core.sampling_params import SamplingParams
 from ..http.errors import APIError
@@ -41,13 +40,14 @@ async def create_embeddings(request: Request) -> Response:
     body = await read_body(request, EmbeddingsBody)
     context.check_model(body.model, is_needed=True)
     engine = context.engine
-    _check_dimensions(body, engine.info.hidden_size)
+    pooling = PoolingParams(dimensions=body.dimensions, use_activation=body.normalize is not False)
+    pooling.check(engine.info.hidden_size)
     options = request_options(request, body, "embd", context.settings.metadata_headers)
     with EMBEDDINGS.in_errors():
         outputs = await _all_outputs(request, body, engine, options)
     show_times(request.scope, outputs)
     # In a thread, because thousands of vectors take seconds.
-    return await anyio.to_thread.run_sync(_answer, outputs, body, engine.model_name)
+    return await anyio.to_thread.run_sync(_answer, outputs, body, pooling, engine.model_name)
 
 
 async def _all_outputs(
@@ -63,11 +63,19 @@ async def _all_outputs(
     return outputs
 
 
-def _answer(outputs: Sequence[RequestOutput], body: EmbeddingsBody, model: str) -> Response:
+def _answer(
+    outputs: Sequence[RequestOutput], body: EmbeddingsBody, pooling: PoolingParams, model: str
+) -> Response:
+    def embedding(index: int, output: RequestOutput) -> Embedding:
+        assert output.embedding is not None, "a request with pooling ends with its embedding"
+        values = pooling.finish(output.embedding)
+        is_text = body.encoding_format == "base64"
+        return Embedding(index=index, embedding=_as_base64(values) if is_text else list(values))
+
     num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
     return json_response(
         EmbeddingsResponse(
-            data=[_embedding(index, output, body) for index, output in enumerate(outputs)],
+            data=[embedding(index, output) for index, output in enumerate(outputs)],
             model=model,
             usage=EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens),
         )
@@ -90,30 +98,6 @@ def _inputs(body: EmbeddingsBody) -> list[Prompt]:
         text = f"input has {len(prompts)} texts, and one call may have {MAX_INPUTS}"
         raise APIError(400, text, param="input")
     return prompts
-
-
-def _check_dimensions(body: EmbeddingsBody, hidden_size: int) -> None:
-    if body.dimensions is not None and body.dimensions > hidden_size:
-        raise APIError(
-            400,
-            f"this model's embeddings have {hidden_size} dimensions, got {body.dimensions}",
-            param="dimensions",
-        )
-
-
-def _embedding(index: int, output: RequestOutput, body: EmbeddingsBody) -> Embedding:
-    assert output.embedding is not None, "a request with pooling ends with its embedding"
-    values: Sequence[float] = output.embedding[: body.dimensions]
-    if body.normalize is not False:
-        values = _normalized(values)
-    is_text = body.encoding_format == "base64"
-    return Embedding(index=index, embedding=_as_base64(values) if is_text else list(values))
-
-
-def _normalized(values: Sequence[float]) -> Sequence[float]:
-    """The vector, scaled to length 1; unchanged if all values are 0."""
-    length = math.hypot(*values) or 1.0
-    return [value / length for value in values]
 
 
 def _as_base64(values: Sequence[float]) -> str:

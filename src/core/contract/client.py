@@ -5,12 +5,14 @@ The interface is small, because the engine may be in another process.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..config import EngineConfig
-from ..interfaces import ModelInfo, Tokenizer
+from ..interfaces import ChatMessage, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
@@ -90,14 +92,36 @@ class RequestStream(Protocol):
 
 
 class EngineClient(Protocol):
-    """The interface of a started `tokenmill.AsyncEngine`."""
+    """The interface of `tokenmill.AsyncEngine`. Before the start, only the first three work."""
+
+    async def start(self) -> None:
+        """Load the model and begin to serve. Does nothing if the engine is started.
+
+        Raises ConfigError when the configuration, the model or a plugin cannot work, and
+        WrongContextError without an asyncio event loop. Then the engine is closed.
+        """
+        ...
 
     @property
-    def config(self) -> EngineConfig: ...
+    def is_started(self) -> bool:
+        """Whether the engine has been started, and not closed since then."""
+        ...
+
     @property
-    def info(self) -> ModelInfo: ...
+    def config(self) -> EngineConfig:
+        """The settings with which the engine was made."""
+        ...
+
     @property
-    def tokenizer(self) -> Tokenizer: ...
+    def info(self) -> ModelInfo:
+        """Facts about the loaded model and its KV cache."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, with its chat template."""
+        ...
+
     @property
     def model_name(self) -> str:
         """Name of the model in the API and in metrics."""
@@ -121,24 +145,65 @@ class EngineClient(Protocol):
     ) -> RequestStream:
         """Validate, tokenize and queue a request; returns once it is accepted.
 
-        `fields` are fields of RequestOptions and override `options`: `submit(prompt, priority=1)`.
+        `prompt`: a text, or token ids. `sampling_params` None: `default_sampling_params()`. Read
+        the outputs with `async for` from the stream that is returned, and close it with `aclose` to
+        abort the request. `fields` are fields of RequestOptions and override `options`:
+        `submit(prompt, priority=1)`.
+
         Raises InvalidRequestError, OverloadedError or EngineStoppedError; then the engine keeps
-        nothing of the request.
+        nothing of the request. Raises WrongContextError in another event loop or process.
         """
         ...
 
-    def generate(
+    async def generate(
         self,
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,
-    ) -> AsyncIterator[RequestOutput]:
-        """Submit a request and iterate over its outputs. Leaving the iteration aborts the request.
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Submit a request and iterate over its outputs.
 
-        Raises what `submit` raises, and RequestFailedError if the request could not be finished.
+        The arguments are those of `submit`. Each output has all of the text so far, or only the new
+        part with `SamplingParams(output_kind="delta")`. Leaving the iteration aborts the request.
+        Raises what `submit` raises, RequestFailedError if the request could not be finished, and
+        EngineStoppedError if the engine is lost.
         """
-        ...
+        stream = await self.submit(prompt, sampling_params, options, **fields)
+        async with aclosing(stream):
+            async for output in stream:
+                yield output
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        sampling_params: SamplingParams | None = None,
+        options: RequestOptions | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Like `generate`, for a conversation in the model's chat template.
+
+        `messages` are those of one conversation, as in OpenAI's API:
+        `{"role": "user", "content": "Hi"}`. `add_generation_prompt` ends the prompt where the
+        answer begins. With `continue_final_message` (then `add_generation_prompt` must be False)
+        the answer continues the last message. `chat_template_kwargs` are variables of the template,
+        for example `{"enable_thinking": False}`. Raises what `generate` raises, and
+        InvalidRequestError without a chat template, or for messages that it refuses.
+        """
+        prompt = await asyncio.to_thread(
+            self.tokenizer.encode_chat,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_kwargs=chat_template_kwargs,
+        )
+        async with aclosing(self.generate(prompt, sampling_params, options, **fields)) as outputs:
+            async for output in outputs:
+                yield output
 
     async def abort(self, request_id: str) -> None:
         """End a request early, with finish_reason "abort". Unknown ids are ignored.

@@ -36,6 +36,7 @@ HOOK_API = 1
 PROJECT = "tokenmill"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Decorator of a plugin's hooks: `@hookimpl`, or `@hookimpl(tryfirst=True)` as in pluggy."""
 
 
 class HookSpecs:

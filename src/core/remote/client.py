@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -17,12 +17,12 @@ from ..host.calling.guard import Guard
 from ..host.metrics.hook_samples import with_hook_stats
 from ..host.routing import build_router
 from ..interfaces import ModelInfo, Progress, Tokenizer, no_progress
-from ..outputs import RequestOutput
 from ..processes.place import WHOLE_MACHINE, Place
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
 from ..shell.admission import checked_prompt, default_sampling_params, room_for_output
-from ..shell.engine_shell import CLOSING_SECONDS, DRAINING
+from ..shell.engine_shell import CLOSED, CLOSING_SECONDS, DRAINING
+from ..shell.home import Home
 from ..shell.unused_settings import log_unused
 from .crash_suspects import CrashSuspects
 from .link import EngineSetup
@@ -72,6 +72,7 @@ class RemoteEngine(EngineClient):
         self._config = config
         self._load_tokenizer = load_tokenizer
         self._progress = progress
+        self._home = Home()
         self._parts: tuple[Ready, Tokenizer] | None = None
         self._sender = RequestSender(
             self.replicas,
@@ -108,6 +109,11 @@ class RemoteEngine(EngineClient):
 
         Raises ConfigError when the configuration, the model or a plugin cannot work.
         """
+        self._home.enter()
+        if self._is_closed:
+            raise EngineStoppedError(CLOSED)
+        if self._parts is not None:
+            return
         if len(self.replicas) > 1:
             self._sender.router = build_router(self._config)
         downloads = self._config.allow_download
@@ -124,6 +130,7 @@ class RemoteEngine(EngineClient):
         log_unused(self._config, self.info)
 
     async def drain(self, timeout: float | None = None) -> None:
+        self._home.check()
         self._is_draining = True
         self.replicas.stop_restarting()
         try:
@@ -135,11 +142,16 @@ class RemoteEngine(EngineClient):
 
     async def close(self) -> None:
         if not self._is_closed:
+            self._home.check()
             self._is_closed = True
             self._end()
             await self.replicas.close(CLOSING_SECONDS)
 
     # What callers see
+
+    @property
+    def is_started(self) -> bool:
+        return self._parts is not None and not self._is_closed
 
     @property
     def config(self) -> EngineConfig:
@@ -171,6 +183,7 @@ class RemoteEngine(EngineClient):
         options: RequestOptions | None = None,
         **fields: Any,
     ) -> RemoteStream:
+        self._home.check()
         self._check_accepting()
         options = (options or RequestOptions()).with_changes(**fields)
         params = sampling_params or self.default_sampling_params()
@@ -188,26 +201,17 @@ class RemoteEngine(EngineClient):
             prompt_token_ids=ids,
             params=params,
             options=self._with_free_id(options),
+            home=self._home,
         )
         await self._sender.send(stream)
         return stream
 
-    async def generate(
-        self,
-        prompt: str | Sequence[int],
-        sampling_params: SamplingParams | None = None,
-        options: RequestOptions | None = None,
-        **fields: Any,
-    ) -> AsyncIterator[RequestOutput]:
-        stream = await self.submit(prompt, sampling_params, options, **fields)
-        async with aclosing(stream):
-            async for output in stream:
-                yield output
-
     async def abort(self, request_id: str) -> None:
+        self._home.check()
         self._end(request_id)
 
     async def refresh(self) -> None:
+        self._home.check()
         await self.replicas.refresh()
 
     def load(self) -> Load:

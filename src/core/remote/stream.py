@@ -14,6 +14,7 @@ from ..outputs import CompletionOutput, RequestOutput
 from ..plan import TokenLogprobs
 from ..request_options import RequestOptions
 from ..sampling_params import OutputKind, SamplingParams
+from ..shell.home import Home
 
 
 class RemoteStream:
@@ -29,7 +30,9 @@ class RemoteStream:
         prompt_token_ids: tuple[int, ...],
         params: SamplingParams,
         options: RequestOptions,
+        home: Home | None = None,
     ) -> None:
+        """`home`: where it can be read; None: anywhere."""
         self.number = -1
         """Set when the request is sent to an engine, as is `end`."""
         self.end: Callable[[RemoteStream], None] = lambda stream: None
@@ -50,6 +53,7 @@ class RemoteStream:
         self.scored: list[TokenLogprobs | None] = []
         """The log-probabilities of the prompt's tokens that the reader has not got."""
         self._unread: RequestOutput | None = None
+        self._home = home or Home()
         self._error: TokenmillError | None = None
         self._is_exhausted = False
         self._news = asyncio.Event()
@@ -85,6 +89,7 @@ class RemoteStream:
         return self
 
     async def __anext__(self) -> RequestOutput:
+        self._home.check()
         # An output that woke this reader may be gone: `restart`.
         while self._unread is None and self._error is None and not self._is_exhausted:
             await self._news.wait()

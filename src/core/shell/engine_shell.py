@@ -6,9 +6,9 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -27,7 +27,6 @@ from ..host.plugin_host import PluginHost
 from ..interfaces import Executor, GrammarChecker, ModelInfo, Progress, Tokenizer
 from ..kv_memory import blocks_held, longest_sequence
 from ..log import get_logger
-from ..outputs import RequestOutput
 from ..processes.board import private_board
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
@@ -37,6 +36,7 @@ from .admission import (
     encode_bad_words,
     make_requests,
 )
+from .home import Home
 from .output_stream import Completion, OutputStream
 from .step_loop import StepLoop, stopped_by
 from .unused_settings import log_unused
@@ -44,6 +44,7 @@ from .unused_settings import log_unused
 log = get_logger("engine")
 
 DRAINING = "the engine is shutting down and accepts no new requests"
+CLOSED = "the engine was closed, and does not start again: make a new one"
 DEVICE_THREAD = "tokenmill-device"
 """Beginning of the name of each engine's device thread."""
 SCORING_BYTES = 1 << 28
@@ -102,6 +103,7 @@ class EngineShell(EngineClient):
         """
         self._lifespans = AsyncExitStack()
         self._watchdog: Watchdog | None = None
+        self._home = Home()
         self._parts: EngineParts | None = None
         self._loop: StepLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -122,7 +124,10 @@ class EngineShell(EngineClient):
 
         Raises ConfigError when the configuration, the model or a plugin cannot work.
         """
-        if self._parts is not None or self._is_closed:
+        self._home.enter()
+        if self._is_closed:
+            raise EngineStoppedError(CLOSED)
+        if self._parts is not None:
             return
         began = time.monotonic()
         try:
@@ -157,6 +162,7 @@ class EngineShell(EngineClient):
             checker.prepare()
 
     async def drain(self, timeout: float | None = None) -> None:
+        self._home.check()
         self._is_draining = True
         loop = self._running_loop()
         try:
@@ -169,6 +175,7 @@ class EngineShell(EngineClient):
     async def close(self) -> None:
         if self._is_closed:
             return
+        self._home.check()
         self._is_closed = True
         hangs = not await self._stop_loop()
         await self._lifespans.aclose()
@@ -196,6 +203,10 @@ class EngineShell(EngineClient):
         return not running
 
     # What callers see
+
+    @property
+    def is_started(self) -> bool:
+        return self._parts is not None and not self._is_closed
 
     @property
     def config(self) -> EngineConfig:
@@ -231,6 +242,7 @@ class EngineShell(EngineClient):
         **fields: Any,
     ) -> OutputStream:
         """See EngineClient. `number`: see OutputStream."""
+        self._home.check()
         self._check_accepting()
         options = (options or RequestOptions()).with_changes(**fields)
         params = sampling_params or self.default_sampling_params()
@@ -267,19 +279,8 @@ class EngineShell(EngineClient):
         loop.add(requests, stream)
         return stream
 
-    async def generate(
-        self,
-        prompt: str | Sequence[int],
-        sampling_params: SamplingParams | None = None,
-        options: RequestOptions | None = None,
-        **fields: Any,
-    ) -> AsyncIterator[RequestOutput]:
-        stream = await self.submit(prompt, sampling_params, options, **fields)
-        async with aclosing(stream):
-            async for output in stream:
-                yield output
-
     async def abort(self, request_id: str) -> None:
+        self._home.check()
         self._running_loop().abort(request_id)
 
     def load(self) -> Load:
@@ -358,6 +359,7 @@ class EngineShell(EngineClient):
             ],
             abort=self._running_loop().abort_stream,
             ignored_keywords=ignored_keywords,
+            home=self._home,
         )
 
 

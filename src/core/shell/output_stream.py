@@ -14,6 +14,7 @@ from ..outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOut
 from ..plan import TokenLogprobs
 from ..pooling import Pooling
 from ..sampling_params import OutputKind, SamplingParams
+from .home import Home
 from .stop_strings import StopStringMatcher
 
 
@@ -130,8 +131,10 @@ class OutputStream:
         requests: Sequence[Request],
         completions: Sequence[Completion],
         abort: Callable[[OutputStream], None],
+        home: Home,
         ignored_keywords: tuple[str, ...] = (),
     ) -> None:
+        """`home`: where it can be read."""
         self.number = 0
         """The number of the request on the engine's board; 0: a parent process does not know it."""
         self.request_id = requests[0].request_id
@@ -143,6 +146,7 @@ class OutputStream:
         self.completions = tuple(completions)
         self._output_kind = requests[0].sampling_params.output_kind
         self._abort = abort
+        self._home = home
         self._error: TokenmillError | None = None
         self._is_exhausted = False
         self._news = asyncio.Event()
@@ -191,6 +195,7 @@ class OutputStream:
         return self
 
     async def __anext__(self) -> RequestOutput:
+        self._home.check()
         if self._is_exhausted:
             raise StopAsyncIteration
         await self._news.wait()

@@ -7,6 +7,7 @@ import functools
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing
 from typing import Any, ParamSpec
 
 import pytest
@@ -86,6 +87,21 @@ async def test_deltas_join_to_the_cumulative_and_the_final_output() -> None:
     assert len(final) == 1 and len(cumulative) > 1
     assert final[0].outputs[0].finish_reason is FinishReason.LENGTH
     assert [o.finished for o in cumulative] == [False] * (len(cumulative) - 1) + [True]
+
+
+@in_event_loop
+async def test_a_chat_streams_deltas_for_the_templates_prompt_and_leaving_it_aborts() -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    params = SamplingParams(max_tokens=12, seed=7, output_kind=OutputKind.DELTA)
+    async with make_engine() as engine:
+        outputs = [o async for o in engine.chat(messages, params, request_id="a")]
+        text = "".join(o.outputs[0].text for o in outputs)
+        whole = [ord(letter) for letter in "user: hi\nassistant: "]
+        assert text == text_of(expected_tokens(whole, 12, 7, 1000))
+        assert len(outputs) > 1 and {o.request_id for o in outputs} == {"a"}
+        async with aclosing(engine.chat(messages, params, add_generation_prompt=False)) as chat:
+            assert (await anext(chat)).prompt_token_ids == tuple(whole[: -len("assistant: ")])
+        assert not engine.load().num_running + engine.load().num_waiting
 
 
 @in_event_loop

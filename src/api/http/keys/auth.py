@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ....core.request_options import KeyLimits
@@ -20,8 +21,9 @@ class RequireKey:
 
     Anthropic's clients send the key as x-api-key instead. A bearer token goes first.
 
-    It decides on the path that the router will match, never on a URL made from the Host header
-    (CVE-2026-48746). Admin paths are open to the admin key only.
+    It decides on the path that the router will match, also in an app that is mounted under a
+    prefix, and never on a URL made from the Host header (CVE-2026-48746). Admin paths are open to
+    the admin key only.
 
     It stores the key's holder for `api_key_id` and `key_limits`.
     """
@@ -46,7 +48,8 @@ class RequireKey:
         return self._keys.find(_sent_key(scope))
 
     def _refusal(self, scope: Scope, holder: KeyHolder | None) -> APIError | None:
-        path = scope["path"]
+        # The router matches a path with a line end, too, as `$` of regular expressions does.
+        path = get_route_path(scope).removesuffix("\n")
         if path in self._admin_paths:
             if holder is not None and not holder.is_admin:
                 return APIError(403, "this path needs the admin key", code="admin_key_required")

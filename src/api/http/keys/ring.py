@@ -48,7 +48,10 @@ class KeyRing:
         file: Path | None = None,
         admin_key: str | None = None,
     ) -> None:
-        """Raises ConfigError for a key file that cannot be used."""
+        """Raises ConfigError for an empty key, and for a key file that cannot be used."""
+        if isinstance(keys, str) or not all((*keys, admin_key is None or admin_key)):
+            # A key of one letter is easily guessed. A request without a key has an empty one.
+            raise ConfigError("api_keys is a list of keys, and no key may be empty")
         secret = secret or secrets.token_bytes(32)
         self._file = file
         self._given = {digest(key.encode()): KeyHolder(id=_key_id(key, secret)) for key in keys}
