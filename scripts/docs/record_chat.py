@@ -68,6 +68,17 @@ Line = tuple[Span, ...]
 Frame = tuple[Line, ...]
 
 
+class Terminal(pyte.Screen):
+    """A screen that answers when the program asks for the position of the cursor."""
+
+    def __init__(self, controller: int) -> None:
+        super().__init__(COLUMNS, ROWS)
+        self._controller = controller
+
+    def write_process_input(self, data: str) -> None:
+        os.write(self._controller, data.encode())
+
+
 def main() -> None:
     frames = record(SESSION)
     PICTURE.write_text(draw(shortened(frames)), encoding="utf-8")
@@ -108,8 +119,7 @@ def environment(home: str) -> dict[str, str]:
 
 def play(controller: int, session: Sequence[str]) -> Iterator[tuple[float, Frame]]:
     """Type each line when the prompt waits. Yields a frame whenever the screen has changed."""
-    screen = pyte.Screen(COLUMNS, ROWS)
-    screen.write_process_input = lambda data: os.write(controller, data.encode())
+    screen = Terminal(controller)
     stream = pyte.ByteStream(screen)
     begin = time.monotonic()
     for line in (*session, ""):
@@ -174,7 +184,8 @@ def shortened(frames: Sequence[tuple[float, Frame]]) -> list[tuple[float, Frame]
 def draw(frames: Sequence[tuple[float, Frame]]) -> str:
     """An animation in which each line is visible from when to when it was on the screen."""
     total = frames[-1][0] + LAST
-    styles, texts = [], []
+    styles: list[str] = []
+    texts: list[str] = []
     for y in range(ROWS):
         runs = [(next(group)) for _, group in groupby(frames, key=lambda f: f[1][y])]
         ends = [*(start for start, _ in runs[1:]), None]

@@ -85,7 +85,10 @@ def page() -> str:
 
 def landing(path: Path) -> str:
     """A page that shows the plot, with the caption of the current results."""
-    return fill(path.read_text(encoding="utf-8"), "caption", caption(read("cpu_peers")))
+    tables = PAGE.relative_to(path.parent)
+    link = f"[All tables]({tables}#compared-with-other-engines)."
+    text = f"{caption(read('cpu_peers'))} {link}"
+    return fill(path.read_text(encoding="utf-8"), "caption", text)
 
 
 def pictures() -> dict[str, str]:
