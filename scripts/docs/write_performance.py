@@ -47,7 +47,7 @@ GROUPS = (
 """The workloads of the plot, with their titles."""
 ENGINES = ("tokenmill", "llama.cpp", "vLLM", "transformers")
 PRECISION = "bf16"
-WIDTH, LEFT, BAR, STEP, TITLE, TEXT = 640, 140, 22, 29, 50, 19
+WIDTH, LEFT, BAR, STEP, TITLE, TEXT = 640, 140, 22, 29, 54, 19
 """Pixels of the plot: width, start of the bars, height of a bar, distance of bars, height of a
 group's title, size of letters. A phone shows 640 pixels on 360, so letters are large."""
 
@@ -230,7 +230,7 @@ def draw(run: Run, colours: Colours) -> str:
             for name in ENGINES
             if workload in run["summary"].get(f"{name} {PRECISION}", {})
         }
-        parts.append(f'<text class="title" x="0" y="{y + TITLE - 20}">{escape(title)}</text>')
+        parts.append(f'<text class="title" x="0" y="{y + TITLE - 24}">{escape(title)}</text>')
         y += TITLE
         room = WIDTH - LEFT - 76  # the figure stands right of the bar
         for name, value in found.items():
