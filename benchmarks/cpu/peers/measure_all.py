@@ -4,8 +4,8 @@ python benchmarks/cpu/peers/measure_all.py
 
 It needs a quiet machine, the engines of `make bench-cpu-peers`, llama.cpp for each instruction set
 (`make bench-cpu-peers ARGS="--instruction-set avx2"`) and the files of make_shapes.py. It takes two
-hours. Engines that are missing are left out, and the tables say so. When all runs have ended, the
-files in benchmarks/results are replaced, and the tables, the plot and its caption are written again.
+hours. The tables lack the engines that are not installed. When all runs have ended, the files in
+benchmarks/results are replaced, and the tables, the plot and its caption are written again.
 """
 
 from __future__ import annotations
