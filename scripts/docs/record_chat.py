@@ -2,7 +2,7 @@
 
 python scripts/docs/record_chat.py
 
-It needs `pip install pyte` and the default model. It starts a shell on a pseudoterminal, types what
+It needs the extra `dev` and the default model. It starts a shell on a pseudoterminal, types what
 SESSION says, and waits for the prompt after each line. The picture shows what the terminal showed;
 only pauses of more than PAUSE are shortened. It loops, and shows the last screen to readers who
 switched animations off. Record it again when the look of `chat` changes.
@@ -37,7 +37,7 @@ SESSION = (
 )
 PROMPTS = ("$", ">>>", "you>")
 COLUMNS, ROWS = 64, 20
-KEY, QUIET, FRAME, PAUSE, LAST = 0.06, 0.8, 0.1, 1.2, 5.0
+KEY, QUIET, FRAME, PAUSE, LAST = 0.05, 0.8, 0.1, 0.9, 5.0
 """Seconds: between two keys, without output until a prompt counts, between two frames, the longest
 pause, and the time that the last screen stays."""
 TIMEOUT = 180.0
@@ -172,12 +172,10 @@ def read_line(screen: pyte.Screen, y: int) -> Line:
 
 def shortened(frames: Sequence[tuple[float, Frame]]) -> list[tuple[float, Frame]]:
     """Frames that differ from the one before, without long pauses. Starts at 0."""
-    kept: list[tuple[float, Frame]] = []
-    now = 0.0
-    for (before, _), (then, frame) in pairwise([(frames[0][0], ()), *frames]):
-        now += min(then - before, PAUSE)
-        if not kept or kept[-1][1] != frame:
-            kept.append((now, frame))
+    changes = [next(group) for _, group in groupby(frames, key=lambda timed: timed[1])]
+    kept = [(0.0, changes[0][1])]
+    for (before, _), (then, frame) in pairwise(changes):
+        kept.append((kept[-1][0] + min(then - before, PAUSE), frame))
     return kept
 
 
