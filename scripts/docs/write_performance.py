@@ -5,7 +5,7 @@ python scripts/docs/write_performance.py
 It rewrites the tables of docs/performance.md, the caption below the plot in README.md and
 docs/index.md, and the plot: docs/pictures/speed-light.svg and speed-dark.svg. So after a new
 measurement (benchmarks/README.md has the commands) this is the only command.
-tests/docs/test_generated.py compares the files with the results.
+tests/docs/test_performance_page.py compares the files with the results.
 """
 
 from __future__ import annotations
