@@ -94,7 +94,7 @@ def landing(path: Path) -> str:
 def pictures() -> dict[str, str]:
     """The plot on a light and on a dark background, by file name."""
     run = read("cpu_peers")
-    return {f"speed-{name}.svg": draw(run, colours) for name, colours in COLOURS.items()}
+    return {f"speed-{name}.svg": draw(run, name) for name in COLOURS}
 
 
 def read(name: str) -> Any:
@@ -221,8 +221,12 @@ def versus(found: Mapping[str, Any], kind: str, workload: str) -> str:
     return f"{own:.0f} / {other:.0f}, {own / other:.2f}x"
 
 
-def draw(run: Run, colours: Colours) -> str:
-    """Bars per workload, scaled to the fastest engine of the workload. As SVG."""
+def draw(run: Run, background: str) -> str:
+    """Bars per workload, scaled to the fastest engine of the workload. As SVG.
+
+    The site shows `speed-light.svg#only-light` on light pages only; the id is the link's target.
+    """
+    colours = COLOURS[background]
     parts, y = [], 0
     for workload, title in GROUPS:
         found = {
@@ -245,7 +249,7 @@ def draw(run: Run, colours: Colours) -> str:
             y += STEP
     label = f"Tokens per second of {', '.join(ENGINES)}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" id="only-{background}" viewBox="0 0 {WIDTH} {y}" role="img" '
         f'aria-label="{label}" font-family="system-ui, sans-serif" font-size="{TEXT}">\n'
         f"<style>text {{ fill: {colours.text} }} .title, text.own {{ font-weight: 600 }} "
         f"rect.own {{ fill: {colours.own} }} rect.other {{ fill: {colours.other} }}</style>\n"
