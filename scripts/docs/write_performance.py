@@ -249,8 +249,9 @@ def draw(run: Run, background: str) -> str:
             y += STEP
     label = f"Tokens per second of {', '.join(ENGINES)}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" id="only-{background}" viewBox="0 0 {WIDTH} {y}" role="img" '
-        f'aria-label="{label}" font-family="system-ui, sans-serif" font-size="{TEXT}">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" id="only-{background}" role="img" '
+        f'viewBox="0 0 {WIDTH} {y}" aria-label="{label}" '
+        f'font-family="system-ui, sans-serif" font-size="{TEXT}">\n'
         f"<style>text {{ fill: {colours.text} }} .title, text.own {{ font-weight: 600 }} "
         f"rect.own {{ fill: {colours.own} }} rect.other {{ fill: {colours.other} }}</style>\n"
         + "\n".join(parts)
