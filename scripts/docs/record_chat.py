@@ -35,7 +35,7 @@ SESSION = (
     "Why is the sky blue? One sentence.",
     "/show",
 )
-PROMPTS = ("$", ">>>", "you>")
+PROMPTS = ("$", ">>>")
 COLUMNS, ROWS = 64, 20
 KEY, QUIET, FRAME, PAUSE, LAST = 0.05, 0.8, 0.1, 0.9, 5.0
 """Seconds: between two keys, without output until a prompt counts, between two frames, the longest
