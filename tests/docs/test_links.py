@@ -29,7 +29,8 @@ def broken_links(page: Path) -> list[str]:
             continue
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
-        if not target.exists() or (anchor and anchor not in anchors(target)):
+        is_page = target.suffix == ".md"  # the anchor of a picture is for the site's styles
+        if not target.exists() or (anchor and is_page and anchor not in anchors(target)):
             broken.append(link)
     return broken
 
@@ -65,10 +66,10 @@ def test_no_page_installs_tokenmill_from_an_index_where_it_is_not(page: Path) ->
 
 
 def test_every_claim_about_performance_names_a_result() -> None:
-    page = ROOT / "docs/performance.md"
-    rows = [
-        r for r in page.read_text().splitlines() if r.startswith("| ") and "| result |" not in r
-    ]
+    page = (ROOT / "docs/performance.md").read_text()
+    written = re.compile(r"<!-- (\w+) -->.*?<!-- end of \1 -->", re.DOTALL)
+    by_hand = written.sub("", page).splitlines()
+    rows = [row for row in by_hand if row.startswith("| ") and "| result |" not in row]
     assert rows
     for row in rows:
         results = re.findall(r"`(benchmarks/results/\w+\.json)`", row)

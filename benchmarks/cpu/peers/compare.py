@@ -24,7 +24,6 @@ from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from subprocess import PIPE
 from tempfile import TemporaryFile
@@ -33,7 +32,7 @@ from typing import Any
 from engines import HERE, NAMES, PRECISIONS, WORKLOADS, Engine, engines, engines_for
 from instruction_sets import InstructionSet, in_use, named_set
 from quiet import foreign_share, read_cpu
-from report import NOISY, Measurement, markdown, plot, summarize_all
+from report import NOISY, Measurement, markdown, summarize_all
 
 sys.path.insert(0, str(HERE.parent.parent))
 
@@ -82,12 +81,9 @@ def parse_args() -> Namespace:
     parser.add_argument("--attempts", type=int, default=3, help="measurements of a noisy workload")
     parser.add_argument("--emulated", action="store_true", help="record that this CPU is emulated")
     parser.add_argument("--quick", action="store_true", help="only check that everything works")
-    parser.add_argument("--plot", type=Path, help="write bars to this file: .svg or .png")
     args = parser.parse_args()
     if args.quick:
         args.rounds, args.attempts, args.output_len = 1, 1, 16
-    if args.plot is not None and find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: pip install -e '.[bench]'")
     return args
 
 
@@ -207,7 +203,7 @@ def read_instruction_set(args: Namespace) -> InstructionSet | None:
 
 
 def write(args: Namespace, chosen: Sequence[Engine], measurements: Sequence[Measurement]) -> None:
-    """Write all rounds so far, and the plot."""
+    """Write all rounds so far."""
     if args.json is not None:
         content = {
             "benchmark": "cpu_peers",
@@ -224,8 +220,6 @@ def write(args: Namespace, chosen: Sequence[Engine], measurements: Sequence[Meas
         }
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    if args.plot is not None and measurements:
-        plot(measurements, args.plot)
 
 
 def _command(words: Sequence[str]) -> str:

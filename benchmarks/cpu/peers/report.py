@@ -1,13 +1,11 @@
-"""Reports a comparison: medians, ratios to the best peer, a table and a plot."""
+"""Reports a comparison: medians, ratios to the best peer, and a table."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from engines import WORKLOADS
 from instruction_sets import InstructionSet, note
 
 NOISY = 0.05
@@ -94,7 +92,7 @@ def ratio(
 def markdown(
     measurements: Sequence[Measurement], instruction_set: InstructionSet | None = None
 ) -> str:
-    """The table for the README, with notes that explain it."""
+    """The table of docs/performance.md, with notes that explain it."""
     found = summarize_all(measurements)
     titles = [*_TITLES.values(), "first token, ms"]
     lines = [f"| tokens per second | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
@@ -142,35 +140,6 @@ def _notes(found: dict[str, dict[str, Summary]]) -> list[str]:
     if any(_is_noisy(summary) for summaries in found.values() for summary in summaries.values()):
         notes.append(f"*: other processes used more than {NOISY:.0%} of the cores in most rounds.")
     return notes
-
-
-def plot(measurements: Sequence[Measurement], path: Path) -> None:
-    """Draw bars per workload, with the range of the rounds. `path` ends in .svg or .png."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    found = summarize_all(measurements)
-    # A fixed salt makes the file reproducible; text stays text, so that it can be searched.
-    matplotlib.rcParams.update({"svg.hashsalt": "tokenmill", "svg.fonttype": "none"})
-    figure, axes = pyplot.subplots(1, len(WORKLOADS), figsize=(15, 4))
-    for axis, workload in zip(axes, WORKLOADS, strict=True):
-        bars = {label: s[workload] for label, s in found.items() if workload in s}
-        colors = ["#d1495b" if label.startswith("tokenmill") else "#8d99ae" for label in bars]
-        heights = [s.median for s in bars.values()]
-        spread = [
-            [s.median - s.lowest for s in bars.values()],
-            [s.highest - s.median for s in bars.values()],
-        ]
-        axis.bar(range(len(bars)), heights, yerr=spread, color=colors)
-        axis.set_xticks(range(len(bars)), list(bars), rotation=90, fontsize=7)
-        axis.set_title(_TITLES[workload], fontsize=9)
-    axes[0].set_ylabel("tokens per second")
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    pyplot.close(figure)
 
 
 def _median_of(name: str, measurements: Sequence[Measurement]) -> float | None:

@@ -50,7 +50,6 @@ def args(tmp_path: Path) -> Namespace:
         max_foreign=float("inf"),
         emulated=False,
         json=tmp_path / "results" / "peers.json",
-        plot=None,
     )
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-from report import Measurement, markdown, plot, ratio, summarize_all
+from report import Measurement, markdown, ratio, summarize_all
 
 
 def measured(
@@ -89,15 +86,3 @@ def test_without_a_peer_there_are_no_ratios() -> None:
 
     assert "best peer" not in table
     assert "offline, bf16" not in table
-
-
-@pytest.mark.check
-def test_the_plot_is_the_same_file_for_the_same_figures(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra 'bench'")
-    rounds = [measured("tokenmill", 120.0), measured("vLLM", 45.0), measured("vLLM", 47.0)]
-
-    plot(rounds, tmp_path / "one.svg")
-    plot(rounds, tmp_path / "two.svg")
-
-    assert "vLLM bf16" in (tmp_path / "one.svg").read_text()
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
