@@ -57,6 +57,7 @@ docs: $(VENV)/installed-dev-$(KEY) ## generate the reference pages and build doc
 	$(BIN)/python scripts/docs/write_configuration.py
 	$(BIN)/python scripts/docs/write_tuning.py
 	$(BIN)/python scripts/docs/write_models.py
+	$(BIN)/python scripts/docs/write_long_prompts.py
 	$(BIN)/python scripts/docs/draw_rooms.py
 	$(BIN)/zensical build --strict
 	$(BIN)/python scripts/docs/finish_site.py

@@ -77,10 +77,12 @@ async def first_token(engine: AsyncEngine, prompt: Sequence[int]) -> float:
 
 
 async def alone(engine: AsyncEngine, prompt: list[int], rng: random.Random) -> Figures:
-    """Times of a prompt, and of the same one with another end."""
+    """Time of a prompt, CPU time of all threads, and time of the same one with another end."""
+    cpu = time.process_time()
     fresh = await first_token(engine, prompt)
+    cpu = time.process_time() - cpu
     other = [*prompt[:-END_TOKENS], *make_prompt(rng, END_TOKENS)]
-    return {"ttft": fresh, "ttft_cached": await first_token(engine, other)}
+    return {"ttft": fresh, "cpu": cpu, "ttft_cached": await first_token(engine, other)}
 
 
 async def beside(engine: AsyncEngine, prompt: list[int], rng: random.Random) -> Figures:
@@ -140,10 +142,12 @@ def run(
 
 
 def show(results: Mapping[str, Mapping[int, Figures]]) -> None:
-    table = make_table("setting", "prompt", "TTFT", "prefix cached", "pause p50", "pause max")
+    table = make_table(
+        "setting", "prompt", "TTFT", "CPU time", "prefix cached", "pause p50", "pause max"
+    )
     for name, by_length in results.items():
         for length, figures in by_length.items():
-            keys = ("ttft", "ttft_cached", "pause_p50", "pause_max")
+            keys = ("ttft", "cpu", "ttft_cached", "pause_p50", "pause_max")
             cells = [f"{figures[key]:.2f} s" if key in figures else "" for key in keys]
             table.add_row(name, f"{length:,}", *cells)
     Console(width=120).print(table)
