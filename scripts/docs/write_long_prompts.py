@@ -13,6 +13,7 @@ RESULTS = ROOT / "benchmarks/results/long_prompts.json"
 _BEGIN, _END = "<!-- figures -->\n", "<!-- end of figures -->"
 _COLUMNS = {
     "ttft": "first token",
+    "cpu": "CPU time of all threads",
     "ttft_cached": "first token, beginning in the prefix cache",
     "pause_max": "longest pause of the other answer",
 }
@@ -27,14 +28,16 @@ def page() -> str:
 
 def table(results: dict[str, Any]) -> str:
     """A row per setting and length, and a line about the machine."""
+    all_figures = [one for by_length in results["seconds"].values() for one in by_length.values()]
+    keys = [key for key in _COLUMNS if any(key in one for one in all_figures)]
     lines = [
-        "| setting | tokens | " + " | ".join(_COLUMNS.values()) + " |",
-        "|---|---|" + "---|" * len(_COLUMNS),
+        f"| setting | tokens | {' | '.join(_COLUMNS[key] for key in keys)} |",
+        "|---|---|" + "---|" * len(keys),
     ]
     for setting, by_length in results["seconds"].items():
         name = re.sub(r"--.*", lambda flag: f"`{flag[0]}`", setting)
         for length, figures in by_length.items():
-            cells = [f"{figures[key]:.1f} s" if key in figures else "" for key in _COLUMNS]
+            cells = [f"{figures[key]:.1f} s" if key in figures else "" for key in keys]
             lines.append(f"| {name} | {int(length):,} | {' | '.join(cells)} |")
     loads = results["load_at_the_start"].values()
     machine = results["machine"]
