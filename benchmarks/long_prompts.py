@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -51,7 +52,7 @@ class Setting:
 
     kind: str = "Q4_K"
     threads: int | None = None
-    options: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     runs_beside: bool = False
     """Measure a long prompt beside another answer."""
 

@@ -14,8 +14,8 @@ _BEGIN, _END = "<!-- figures -->\n", "<!-- end of figures -->"
 _COLUMNS = {
     "ttft": "first token",
     "cpu": "CPU time of all threads",
-    "ttft_cached": "first token, beginning in the prefix cache",
-    "pause_max": "longest pause of the other answer",
+    "ttft_cached": "with a cached beginning",
+    "pause_max": "longest pause",
 }
 
 
