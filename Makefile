@@ -59,8 +59,10 @@ docs: $(VENV)/installed-dev-$(KEY) ## generate the reference pages and build doc
 	$(BIN)/python scripts/docs/write_tuning.py
 	$(BIN)/python scripts/docs/write_models.py
 	$(BIN)/python scripts/docs/write_performance.py
+	$(BIN)/python scripts/docs/write_long_prompts.py
 	$(BIN)/python scripts/docs/draw_rooms.py
 	$(BIN)/zensical build --strict
+	$(BIN)/python scripts/docs/finish_site.py
 
 bench: $(VENV)/installed-dev-$(KEY) ## tokenmill and transformers on one workload (flags: ARGS="--help")
 	$(BIN)/python benchmarks/throughput.py $(ARGS)

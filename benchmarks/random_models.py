@@ -22,7 +22,6 @@ _FACTORS: Mapping[Kind, Mapping[int, float]] = {
     Kind.Q6_K: {208: 1.5e-5},
 }
 """The fp16 numbers of a block, by their offset: weights get a standard deviation of about 0.02."""
-_CONTEXT = 4096
 _NORM_EPS = 1e-5
 _ROPE_THETA = 500000.0
 
@@ -38,6 +37,7 @@ class Shape:
     kv_heads: int
     head_size: int
     vocabulary: int
+    context: int = 4096
 
     def matrices(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """GGUF's names and shapes [out, in] of all matrices."""
@@ -111,7 +111,7 @@ def write_gguf(path: Path, shape: Shape, kind: Kind, seed: int) -> None:
     quantized one is Q6_K."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(shape.layers)
-    writer.add_context_length(_CONTEXT)
+    writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.hidden)
     writer.add_feed_forward_length(shape.inner)
     writer.add_head_count(shape.heads)
@@ -176,7 +176,7 @@ def _config(shape: Shape) -> dict[str, object]:
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_size,
         "vocab_size": shape.vocabulary,
-        "max_position_embeddings": _CONTEXT,
+        "max_position_embeddings": shape.context,
         "rms_norm_eps": _NORM_EPS,
         "rope_theta": _ROPE_THETA,
         "hidden_act": "silu",

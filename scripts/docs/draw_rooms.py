@@ -177,10 +177,17 @@ height="{1:.0f}" role="img"><title>{2}</title>
   path {{ fill: none; stroke: #8296ab }}
   .circle {{ stroke: #c62828 }}
   #tip path {{ fill: #8296ab; stroke: none }}
+  .paper {{ fill: #ffffff; stroke: none }}
+  @media (prefers-color-scheme: dark) {{
+    text {{ fill: #dbe4f0 }}
+    rect {{ fill: #1c2a3f; stroke: #6f93c0 }}
+    .circle {{ stroke: #ff8a80 }}
+    .paper {{ fill: #12161d }}
+  }}
 </style>
 <defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" \
 orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>
-<rect width="100%" height="100%" style="fill: #ffffff; stroke: none"/>"""
+<rect class="paper" width="100%" height="100%"/>"""
 
 
 def pictures() -> dict[str, str]:

@@ -104,8 +104,8 @@ A model is refused at start, with the reason, if
 - its rotary frequencies depend on the longest sequence of a batch (`dynamic`, `longrope`),
 - it is a GGUF file, or it needs code from its own directory (`auto_map`).
 
-A plugin can add an architecture: see [write a
-plugin](write-a-plugin.md#write-a-model-implementation).
+A plugin can add an architecture: see [models and weight
+formats](plugins/models-and-weights.md).
 """
 
 LLAMA = "llama"

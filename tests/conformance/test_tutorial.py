@@ -1,4 +1,4 @@
-"""docs/write-a-plugin.md is true: its files are the example's, its other snippets pass the kit."""
+"""The pages on plugins are true: the tutorial is the example, the recipes pass the kit."""
 
 from __future__ import annotations
 
@@ -54,15 +54,18 @@ from ..core.plugin_packages import Packages
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/write-a-plugin.md").read_text()
+RECIPES = "".join(page.read_text() for page in sorted((ROOT / "docs/plugins").glob("*.md")))
 EXAMPLE = ROOT / "examples/plugin-shortest-job-first"
 FILES = dict(re.findall(r"^`([^`\n]+)`:\n\n```\w+\n(.*?)```$", TEXT, re.MULTILINE | re.DOTALL))
-MODULES = [
-    code
-    for code in re.findall(r"^```python\n(.*?)```$", TEXT, re.MULTILINE | re.DOTALL)
-    if code not in FILES.values()
-]
+MODULES: list[str] = re.findall(r"^```python\n(.*?)```$", RECIPES, re.MULTILINE | re.DOTALL)
 SETTINGS = re.search(r"```toml\n(\[scheduler\].*?)```", TEXT, re.DOTALL)
-COMMANDS = re.findall(r"^tokenmill .*$", TEXT, re.MULTILINE)
+COMMANDS = re.findall(r"^tokenmill .*$", TEXT + RECIPES, re.MULTILINE)
+
+
+def recipe(part: str) -> str:
+    """The only module of the recipes that has this part."""
+    [found] = [code for code in MODULES if part in code]
+    return found
 
 
 def subjects(packages: Packages, code: str) -> dict[str, Subject]:
@@ -80,7 +83,7 @@ def test_every_file_is_that_of_the_example_and_none_is_left_out() -> None:
 
 
 def test_the_other_order_passes_the_kit(packages: Packages) -> None:
-    subject = subjects(packages, MODULES[0])["scheduling_policy"]
+    subject = subjects(packages, recipe("registry.scheduling_policy("))["scheduling_policy"]
     suite = SchedulingPolicyConformance()
     suite.test_nobody_starves(subject.make)
     suite.test_keys_are_tuples_of_numbers(subject.make)
@@ -88,7 +91,7 @@ def test_the_other_order_passes_the_kit(packages: Packages) -> None:
 
 
 def test_the_draft_length_passes_the_kit(packages: Packages) -> None:
-    subject = subjects(packages, MODULES[1])["draft_length"]
+    subject = subjects(packages, recipe("registry.draft_length("))["draft_length"]
     suite = DraftLengthConformance()
     suite.test_nothing_is_kept_of_ended_requests(subject.make)
     for shape in DRAFTING_SHAPES:
@@ -96,14 +99,14 @@ def test_the_draft_length_passes_the_kit(packages: Packages) -> None:
 
 
 def test_the_bare_hooks_pass_the_kit(packages: Packages) -> None:
-    found = subjects(packages, MODULES[2])
+    found = subjects(packages, recipe("def admit("))
     AdmissionConformance().test_it_never_raises(found["admission"].make)
     AdmissionConformance().test_refusals_say_why_and_for_how_long(found["admission"].make)
     ObserverConformance().test_it_survives_every_event(found["observer"].make)
 
 
 def test_the_wrapper_passes_the_kit(packages: Packages) -> None:
-    subject = subjects(packages, MODULES[3])["scheduler"]
+    subject = subjects(packages, recipe("wrapper=True"))["scheduler"]
     suite = SchedulerConformance()
     suite.test_nobody_starves(subject.make)
     for shape in SHAPES:
@@ -113,7 +116,7 @@ def test_the_wrapper_passes_the_kit(packages: Packages) -> None:
 def test_the_attention_backend_s_tests_run_where_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples/plugin-sdpa-attention"))
     found: dict[str, Any] = {}
-    [code] = [code for code in MODULES if "TestOnTheCPU" in code]
+    code = recipe("TestOnTheCPU")
     exec(code, found)
     suite = found["TestOnTheCPU"]
     assert issubclass(suite, AttentionConformance)
@@ -121,7 +124,7 @@ def test_the_attention_backend_s_tests_run_where_they_say(monkeypatch: pytest.Mo
 
 
 def test_the_router_passes_the_kit(packages: Packages) -> None:
-    [code] = [code for code in MODULES if "registry.router(" in code]
+    code = recipe("registry.router(")
     subject = subjects(packages, code)["router"]
     suite = RouterConformance()
     suite.test_it_chooses_a_replica_that_serves(subject.make)
@@ -131,7 +134,7 @@ def test_the_router_passes_the_kit(packages: Packages) -> None:
 
 
 def test_the_executor_passes_the_kit_and_refuses_ranks(packages: Packages) -> None:
-    [code] = [code for code in MODULES if "registry.distributed_executor_backend(" in code]
+    code = recipe("registry.distributed_executor_backend(")
     provider: Any = subjects(packages, code)["distributed_executor_backend"].make()
     suite = ExecutorConformance()
     for test in (
@@ -148,7 +151,7 @@ def test_the_executor_passes_the_kit_and_refuses_ranks(packages: Packages) -> No
 
 
 def test_the_executor_records_the_steps_that_its_options_say(packages: Packages) -> None:
-    [code] = [code for code in MODULES if "registry.distributed_executor_backend(" in code]
+    code = recipe("registry.distributed_executor_backend(")
     packages.install("profiling", code, header="")
     table = "[distributed_executor_backend]\nuse = 'profiling'\nskip = 1\nsteps = 2\n"
     [subject] = LoadedPlugin("profiling", packages.write_settings(table)).subjects()
@@ -164,7 +167,7 @@ def test_the_executor_records_the_steps_that_its_options_say(packages: Packages)
 
 
 def test_the_linear_backend_passes_the_kit(packages: Packages) -> None:
-    [code] = [code for code in MODULES if "registry.linear_backend(" in code]
+    code = recipe("registry.linear_backend(")
     backend = subjects(packages, code)["linear_backend"].make()
     spec = LinearSpec(dtype=torch.float32, device=torch.device("cpu"))
     suite = LinearConformance()
@@ -177,7 +180,7 @@ def test_the_linear_backend_passes_the_kit(packages: Packages) -> None:
 
 
 def test_the_logits_processor_passes_the_kit(packages: Packages) -> None:
-    [code] = [code for code in MODULES if "registry.logits_processor(" in code]
+    code = recipe("registry.logits_processor(")
     processor: Any = subjects(packages, code)["logits_processor"].make()
     suite = LogitsProcessorConformance()
     suite.test_it_says_what_it_reads(processor)
@@ -189,7 +192,7 @@ def test_the_logits_processor_passes_the_kit(packages: Packages) -> None:
 
 
 def test_the_grammar_backend_passes_the_kit(packages: Packages) -> None:
-    [code] = [code for code in MODULES if "registry.grammar_backend(" in code]
+    code = recipe("registry.grammar_backend(")
     backend = subjects(packages, code)["grammar_backend"].make()
     suite = GrammarConformance()
     tests = [getattr(suite, name) for name in dir(suite) if name.startswith("test_")]
@@ -199,7 +202,7 @@ def test_the_grammar_backend_passes_the_kit(packages: Packages) -> None:
 
 
 def test_the_model_implementation_passes_the_kit(packages: Packages, tmp_path: Path) -> None:
-    [code] = [code for code in MODULES if "registry.model_impl(" in code]
+    code = recipe("registry.model_impl(")
     impl = subjects(packages, code)["model_impl"].make()
     write("llama", tmp_path)
     config = tmp_path / "model" / "config.json"
@@ -214,7 +217,7 @@ def test_the_model_implementation_passes_the_kit(packages: Packages, tmp_path: P
 def test_the_model_implementation_gets_gguf_files_of_its_architecture(
     packages: Packages, tmp_path: Path
 ) -> None:
-    [code] = [code for code in MODULES if "registry.model_impl(" in code]
+    code = recipe("registry.model_impl(")
     impl = subjects(packages, code)["model_impl"].make()
     path = tmp_path / "m.gguf"
     write_gguf(path, random_checkpoint(CONFIG, 0), architecture="acme")
@@ -224,7 +227,7 @@ def test_the_model_implementation_gets_gguf_files_of_its_architecture(
 
 
 def test_the_weight_format_passes_the_kit(packages: Packages, tmp_path: Path) -> None:
-    [code] = [code for code in MODULES if "registry.weight_format(" in code]
+    code = recipe("registry.weight_format(")
     reader = subjects(packages, code)["weight_format"].make()
     suite, sample = WeightFormatConformance(), make_sample(reader.write_sample)
     suite.test_settings_are_accepted_or_refused(reader)
@@ -239,7 +242,7 @@ def test_the_weight_format_passes_the_kit(packages: Packages, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["phrases", "similar", "stock-phrases"])
 def test_the_speculative_methods_pass_the_kit(name: str, packages: Packages) -> None:
-    [code] = [code for code in MODULES if f'speculative_method("{name}"' in code]
+    code = recipe(f'speculative_method("{name}"')
     subject = subjects(packages, code)["speculative_method"]
     suite = SpeculatorConformance()
     suite.test_every_request_gets_one_draft(subject.make)
@@ -268,16 +271,16 @@ def test_every_command_exists(command: str) -> None:
 
 def test_the_table_names_every_kind_and_every_suite() -> None:
     for suite in conformance.__all__:
-        assert f"`{suite}`" in TEXT
-    kinds: list[Any] = re.findall(r"`registry\.(\w+)`", TEXT)
+        assert f"`{suite}`" in RECIPES
+    kinds: list[Any] = re.findall(r"`registry\.(\w+)`", RECIPES)
     assert kinds and all(callable(getattr(Registry, kind)) for kind in kinds)
 
 
 def test_the_tool_call_parser_finds_its_call(packages: Packages) -> None:
-    [code] = [code for code in MODULES if "registry.tool_call_parser(" in code]
+    code = recipe("registry.tool_call_parser(")
     parser = subjects(packages, code)["tool_call_parser"].make
     call = 'CALL{"name": "weather", "arguments": {"city": "Oslo"}}END'
-    assert call in TEXT
+    assert call in RECIPES
     suite = ToolCallParserConformance()
     suite.test_its_own_answers_are_read(parser, [(call, [("weather", {"city": "Oslo"})])])
     suite.test_cuts_change_nothing(parser, 1)

@@ -31,7 +31,8 @@ def add_key_flags(group: Any) -> None:
         "--api-key-file",
         type=Path,
         metavar="PATH",
-        help="TOML file with named keys and their limits (docs/serving.md); SIGHUP reads it again",
+        help="TOML file with named keys and their limits (docs/serving/security.md); SIGHUP reads "
+        "it again",
     )
     group.add_argument(
         "--admin-key",
