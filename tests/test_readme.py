@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
 import shlex
@@ -20,6 +21,7 @@ from tokenmill.testing.conformance.installed import LoadedPlugin
 
 from .core.plugin_packages import Packages
 from .server_process import RunningServer, running_server
+from .terminal import on_terminal
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,7 +35,8 @@ def blocks(language: str, text: str = README) -> list[str]:
 
 [PLUGIN] = [block for block in blocks("python") if "hookimpl" in block]
 [CLIENT] = [block for block in blocks("python") if "from openai" in block]
-PROGRAMS = [block for block in blocks("python") if block not in (PLUGIN, CLIENT)]
+[FASTAPI] = [block for block in blocks("python") if "from fastapi" in block]
+PROGRAMS = [block for block in blocks("python") if block not in (PLUGIN, CLIENT, FASTAPI)]
 """Each loads the default model: one in `make test`, the others in `make check`."""
 [PACKAGE] = [block for block in blocks("toml") if "tokenmill.plugins" in block]
 COMMANDS = [
@@ -103,12 +106,40 @@ def test_curl_gets_an_answer(server: RunningServer) -> None:
 
 
 @pytest.mark.check
+def test_serve_says_on_a_terminal_what_is_shown() -> None:
+    command = (sys.executable, "-m", "tokenmill", "serve", "--port", "0")
+    with on_terminal(command, columns=80, lines=40) as terminal:
+        terminal.wait_for("tokenmill chat --url")
+        printed = [without_numbers(line) for line in terminal.text().splitlines()]
+    [shown] = blocks("text")
+    assert shown.startswith("Ready after")
+    assert all(without_numbers(line) in printed for line in shown.splitlines())
+
+
+def without_numbers(line: str) -> str:
+    """A line without times, the port and the room in memory, which differ between machines."""
+    return re.sub(r"[\d.,]+( requests?\b)?", "N", re.sub(r"(\.1:)\d+", r"\1N", line))
+
+
+@pytest.mark.check
 def test_openai_s_client_streams(server: RunningServer) -> None:
     done = subprocess.run(
         [sys.executable, "-c", here(CLIENT, server)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def test_its_fastapi_application_is_the_example_that_tests_run() -> None:
+    example = ast.parse((ROOT / "examples/fastapi_app.py").read_text())
+    known = [ast.unparse(statement) for statement in example.body]
+    shown = [ast.unparse(one) for one in ast.parse(FASTAPI).body if not is_import(one)]
+    assert shown
+    assert [one for one in known if one in shown] == shown
+
+
+def is_import(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Import | ast.ImportFrom)
 
 
 def test_its_plugin_passes_the_kit(packages: Packages) -> None:
@@ -177,6 +208,20 @@ def test_it_claims_the_speed_that_was_measured() -> None:
         for name, speed in own.items()
     ]
     assert claimed == (f"{min(ratios):.1f}", f"{max(ratios):.1f}")
+
+
+def test_minutes_and_sizes_of_the_first_answer_are_those_that_were_measured() -> None:
+    file = ROOT / "benchmarks/results/first_answer.json"
+    measured = json.loads(file.read_text())["first_answer"]
+    loaded = measured["bytes_from_network"] + measured["bytes_from_local_wheels"]
+    stored = measured["bytes_in_venv"] + measured["bytes_in_caches"]
+    for claim, value in {
+        r"downloads\s+about (\d+) MB": loaded / 1e6,
+        r"needs ([\d.]+) GB of disk": stored / 1e9,
+        r"first answer came after\s+(\d+) minutes": measured["answered"] / 60,
+    }.items():
+        [claimed] = re.findall(claim, README)
+        assert float(claimed) == pytest.approx(value, rel=0.25), claim
 
 
 def test_the_package_has_a_name_and_an_entry_point() -> None:
