@@ -262,6 +262,7 @@ def load_library(progress: Progress = no_progress) -> Library:
                 _loaded[sets[0]] = _load_first(sets, progress)
         except BuildError as error:
             _failed = error
+            log.warning("cpu_kernels_not_built", error=str(error), instead="torch")
             raise
         return _loaded[sets[0]]
 

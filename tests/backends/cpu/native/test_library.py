@@ -104,7 +104,7 @@ def test_a_compiler_that_is_too_old_for_the_best_sets_builds_the_next_lower_one(
 
 
 def test_without_room_for_the_best_library_no_other_one_is_tried(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried = []
 
@@ -120,6 +120,8 @@ def test_without_room_for_the_best_library_no_other_one_is_tried(
         with pytest.raises(CacheError, match="the disk is full"):
             load_library()
     assert tried == ["avx2"]
+    (warning,) = [vars(r) for r in caplog.records if r.getMessage() == "cpu_kernels_not_built"]
+    assert (warning["error"], warning["instead"]) == ("the disk is full", "torch")
 
 
 def test_where_every_library_fails_its_test_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
