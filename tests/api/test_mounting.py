@@ -105,7 +105,7 @@ def test_a_start_that_fails_fails_the_lifespan() -> None:
 
 
 def test_options_change_the_settings_and_are_known_by_name() -> None:
-    settings = ServerSettings(api_keys=["k"], access_log=True)
+    settings = ServerSettings(api_keys=["k"], log_requests=True)
     app = create_app(toy_engine(), settings, api_keys=[])
     assert "RequireKey" not in str(app.user_middleware)
     assert "RequireKey" in str(create_app(toy_engine(), settings).user_middleware)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyte
 
-PATIENCE = 15.0
+PATIENCE = 90.0
 """Seconds that a test waits for the screen."""
 
 
