@@ -11,7 +11,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,8 @@ import pyte
 
 PATIENCE = 90.0
 """Seconds that a test waits for a text that comes within a few on an idle machine."""
+SILENCE = 10.0
+"""Seconds without output after which a screen is taken as complete."""
 MAX_LINES = 1000
 _MASKS = (
     (re.compile(r"\d\d:\d\d:\d\d"), "hh:mm:ss"),
@@ -53,6 +55,12 @@ class Terminal:
             assert self._read() and time.monotonic() < end, f"no {text!r} in:\n{self.text()}"
         return self.text()
 
+    def wait_until(self, is_reached: Callable[[str], bool]) -> str:
+        """The screen once it is as wanted, or when nothing more comes for a while."""
+        while not is_reached(self.text()) and self._read(SILENCE):
+            pass
+        return self.text()
+
     def wait(self) -> int:
         """The exit status, once the program has ended and all of its output is on the screen."""
         while self._read():
@@ -68,9 +76,9 @@ class Terminal:
                  for row in self.screen.history.top]  # fmt: skip
         return "\n".join([*above, *(line.rstrip() for line in self.screen.display)]).rstrip()
 
-    def _read(self) -> bool:
-        """Show the next output. False at its end."""
-        readable, _, _ = select.select([self.fd], [], [], PATIENCE)
+    def _read(self, patience: float = PATIENCE) -> bool:
+        """Show the next output. False at its end, or if none comes."""
+        readable, _, _ = select.select([self.fd], [], [], patience)
         try:
             data = os.read(self.fd, 65536) if readable else b""
         except OSError:  # the program and its children have closed the terminal

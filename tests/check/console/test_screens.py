@@ -45,12 +45,14 @@ def serving(folder: Path, size: tuple[int, int], **environment: str) -> Iterator
 
 
 def check_screen(terminal: Terminal, name: str) -> None:
-    """The screen is the committed one, without times."""
-    text = masked(terminal.text()) + "\n"
+    """The screen becomes the committed one, without times."""
     path = SCREENS / f"{terminal.screen.columns}x{terminal.screen.lines}-{name}.txt"
     if os.environ.get("TOKENMILL_WRITE_SCREENS"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+        text = terminal.wait_until(lambda _: False)
+        path.write_text(masked(text) + "\n", encoding="utf-8")
+    expected = path.read_text(encoding="utf-8")
+    text = terminal.wait_until(lambda text: masked(text) + "\n" == expected)
+    assert masked(text) + "\n" == expected
 
 
 def ask(terminal: Terminal) -> None:
