@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ....core.errors import ConfigError
+from ..flags.config_file import add_config_flag
 from ..flags.engine import SERVING, add_engine_flags, engine_config, merge_model_argument
 from ..flags.keys import KEY_VARIABLE
 from ..flags.sampling import add_sampling_flags, sampling_options
@@ -65,6 +66,7 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--stats", action="store_true", help="print time to first token and speed")
     add_sampling_flags(parser)
     add_engine_flags(parser, leave_out=("seed", "served_model_name", *SERVING))
+    add_config_flag(parser)
     parser.set_defaults(run=run)
 
 
