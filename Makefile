@@ -83,7 +83,7 @@ gpu-check: ## check and time attention on this GPU (9 minutes), see docs/gpu-che
 	$(GPU_PYTHON) benchmarks/gpu/check.py $(ARGS)
 
 check: $(VENV)/installed-check-$(KEY) ## tests that need more than pip, such as emulated CPUs (installed with apt)
-	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder -m check $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -m check $(ARGS)
 
 soak: $(VENV)/installed-dev-$(KEY) ## long tests
 	$(BIN)/python -m pytest -m soak $(ARGS)

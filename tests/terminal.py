@@ -106,7 +106,7 @@ def on_terminal(
             stdin=stream,
             stdout=stream,
             stderr=stream,
-            env={**os.environ, "TERM": "xterm-256color", **environment},
+            env={**_without_a_size(), "TERM": "xterm-256color", **environment},
             cwd=folder,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
@@ -117,6 +117,11 @@ def on_terminal(
         process.kill()
         process.wait()
         os.close(main)
+
+
+def _without_a_size() -> dict[str, str]:
+    """The environment without the size of another terminal, which would win over this one's."""
+    return {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
 
 
 def address_of(text: str) -> str:

@@ -92,7 +92,7 @@ def test_a_killed_stage_ends_the_steps_of_all_stages(stages: RayExecutor, rank: 
     os.kill(stages.nodes[rank].pid, signal.SIGKILL)
     plans = [decode_plan("a", 2, 2), prompt_plan("b", (1, 2), 3, block=8)]
     for pending in [stages.launch(plan) for plan in plans]:
-        with pytest.raises(DeviceError, match=f"worker {rank} on .* ended"):
+        with pytest.raises(DeviceError, match=f"worker {rank} (on .* ended|hangs)"):
             pending.result()
     health = stages.health()
     assert health is not None and health.startswith(f"worker {rank} on")
