@@ -46,7 +46,7 @@ class WordWrap:
         if self._column + width > self._width:
             return self._move_word(cell_len(self._word)) + self._place(character)
         self._column += width
-        # A line may break after a space, and beside a character of two columns, as in Chinese.
+        # A line may break after a space and next to a wide character, as in Chinese.
         self._word = "" if character == " " or width == 2 else self._word + character
         return character
 
