@@ -29,6 +29,7 @@ BAD_IMPORTS = {
     ("backends/machine/device.py", "from ...plugins.orders import fcfs"): "backends compute",
     ("api/openai/sse.py", "from ...backends import machine"): "the API uses",
     ("llm.py", "from .backends import machine"): "the library's LLM",
+    ("llm.py", "from .doctor import finding"): "only the command line",
     ("testing/toy_tokenizer.py", "from ..api import sse"): "testing is for",
     ("testing/toy_tokenizer.py", "import torch"): "the conformance kit imports",
     ("backends/machine/device.py", "import transformers"): "transformers is",

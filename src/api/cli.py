@@ -1,4 +1,4 @@
-"""The command line: `tokenmill serve | generate | chat | plugins | simulate | model | draft`.
+"""The command line, `tokenmill COMMAND`. COMMANDS lists them.
 
 Importing this file does not import torch, so `--help` is fast.
 """
@@ -16,13 +16,13 @@ from typing import NoReturn
 from ..core.errors import TokenmillError
 from ..core.log import EventFormatter
 from ..version import __version__
-from .commands import completion, draft, generate, model, plugins, serve
+from .commands import completion, doctor, draft, generate, model, plugins, serve
 from .commands.chat import command as chat
 from .commands.flags.parser import CommandParser
 from .commands.simulate import command as simulate
 from .http.log_output import log_handler
 
-COMMANDS = (serve, generate, chat, plugins, simulate, model, draft)
+COMMANDS = (serve, generate, chat, plugins, simulate, model, draft, doctor)
 
 
 def make_parser() -> CommandParser:

@@ -1,0 +1,1 @@
+"""What `tokenmill doctor` looks at on this machine."""

@@ -1,0 +1,90 @@
+"""Folders and sockets that a start needs."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+from pathlib import Path
+
+from ..backends.machine.compiling import BUILD_BYTES, BuildError, cache_folder
+from .finding import Finding, ok
+
+_PORT = 8000
+_FEW_FILES = 1024
+
+
+def examine_cache() -> Finding:
+    """The folder for compiled kernels and quantized models."""
+    try:
+        folder = cache_folder()
+    except BuildError as error:
+        return Finding(
+            name="cache", state="warning", found=str(error), cost="kernels cannot be built",
+            advice="set XDG_CACHE_HOME to a folder that this user can write",
+        )  # fmt: skip
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    found = f"{folder} ({free / (1 << 30):.1f} GiB free)"
+    if not os.access(place, os.W_OK | os.X_OK):
+        trouble = f"{place} cannot be written"
+    elif os.statvfs(place).f_flag & getattr(os, "ST_NOEXEC", 0):
+        trouble = f"{place} is on a file system that runs no programs (noexec)"
+    elif free < BUILD_BYTES:
+        trouble = f"a build needs {BUILD_BYTES >> 20} MiB"
+    else:
+        return ok("cache", found)
+    return Finding(
+        name="cache",
+        state="warning",
+        found=f"{found}; {trouble}",
+        cost="kernels cannot be built or loaded; torch computes instead, several times slower",
+        advice="set XDG_CACHE_HOME to another folder",
+    )
+
+
+def examine_open_files() -> Finding:
+    """How many connections this process may hold."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < _FEW_FILES:
+        return Finding(
+            name="open files",
+            state="warning",
+            found=f"at most {hard} (ulimit -Hn)",
+            cost="each client needs one; further clients wait",
+            advice="raise the limit (systemd: LimitNOFILE=8192; docker: --ulimit nofile=8192)",
+        )
+    limit = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    return ok("open files", f"{soft} now; `serve` may raise it to {limit}")
+
+
+def examine_port() -> Finding:
+    """The default port of `tokenmill serve`."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", _PORT))
+        except OSError as error:
+            return Finding(
+                name="port",
+                state="note",
+                found=f"127.0.0.1:{_PORT} is not free: {error.strerror}",
+                advice="serve with --port 9000, or end the other program "
+                f"(ss -ltnp 'sport = :{_PORT}' names it)",
+            )
+    return ok("port", f"127.0.0.1:{_PORT} is free")
+
+
+def examine_temporary_files() -> Finding:
+    """The folder for the sockets of processes."""
+    place = Path(os.environ.get("TMPDIR") or "/tmp")
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        return ok("temporary files", str(place))
+    return Finding(
+        name="temporary files",
+        state="problem",
+        found=f"{place} cannot be written",
+        cost="engine processes cannot start",
+        advice="set TMPDIR to a folder that this user can write",
+    )
