@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from rich.table import Table
 
-from tokenmill.testing.planning import machine
+from tokenmill.planning import machine
 
 Key = TypeVar("Key")
 

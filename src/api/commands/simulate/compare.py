@@ -19,9 +19,9 @@ from .comparison import Comparison, describe, describe_times, print_json, print_
 from .vary import Settings, vary
 
 if TYPE_CHECKING:
-    from ....testing.planning.step_time import StepTimes
-    from ....testing.planning.virtual_run import VirtualRun
-    from ....testing.planning.workload import PlannedRequest
+    from ....planning.step_time import StepTimes
+    from ....planning.virtual_run import VirtualRun
+    from ....planning.workload import PlannedRequest
 
 DEFAULT_VARY = "scheduler=chunked,prefill-first"
 LEFT_OUT = (
@@ -101,7 +101,7 @@ def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from ....testing.planning.step_time import bundled_step_times, read_step_times
+    from ....planning.step_time import bundled_step_times, read_step_times
 
     times = read_step_times(args.step_time) if args.step_time else bundled_step_times()
     requests = _read_workload(args)
@@ -143,15 +143,15 @@ def _prepare(
     requests: Sequence[PlannedRequest], base: EngineConfig, settings: Settings, times: StepTimes
 ) -> VirtualRun:
     """Build the run, so that impossible settings fail before the first run. Raises ConfigError."""
-    from ....testing.planning.virtual_run import VirtualRun
+    from ....planning.virtual_run import VirtualRun
 
     config = dataclasses.replace(base, disable_log_stats=True, **settings)
     return VirtualRun(requests, config, times)
 
 
 def _read_workload(args: argparse.Namespace) -> tuple[PlannedRequest, ...]:
-    from ....testing.planning.workload import SyntheticWorkload, let_arrive
-    from ....testing.planning.workload_file import read_workload
+    from ....planning.workload import SyntheticWorkload, let_arrive
+    from ....planning.workload_file import read_workload
 
     given = {
         name: getattr(args, name)

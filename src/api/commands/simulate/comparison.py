@@ -16,9 +16,9 @@ from .vary import Settings
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ....testing.planning.outcome import Outcome
-    from ....testing.planning.step_time import StepTimes
-    from ....testing.planning.workload import PlannedRequest
+    from ....planning.outcome import Outcome
+    from ....planning.step_time import StepTimes
+    from ....planning.workload import PlannedRequest
 
 COLUMNS_PER_TABLE = 6
 UNLIMITED = 10_000

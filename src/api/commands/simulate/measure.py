@@ -15,7 +15,7 @@ from ..printing import print_json
 from ..progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from ....testing.planning.step_time import StepTimes
+    from ....planning.step_time import StepTimes
 
 
 MAX_SPREAD = 0.15
@@ -65,8 +65,8 @@ def _run(args: argparse.Namespace) -> int:
         config, preemption_mode=config.preemption_mode or "swap", disable_log_stats=True
     )
     from ....assembly import build_parts, num_compute_threads
-    from ....testing.planning.machine import describe_machine
-    from ....testing.planning.measuring import measure_step_times
+    from ....planning.machine import describe_machine
+    from ....planning.measuring import measure_step_times
 
     num_threads = num_compute_threads()
     if args.cpu_time and num_threads > 1:

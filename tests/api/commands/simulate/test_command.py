@@ -19,9 +19,9 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress
 from tokenmill.core.shell.engine_shell import EngineParts
+from tokenmill.planning.step_time import read_step_times
+from tokenmill.planning.workload import SyntheticWorkload
 from tokenmill.testing import ToyTokenizer
-from tokenmill.testing.planning.step_time import read_step_times
-from tokenmill.testing.planning.workload import SyntheticWorkload
 
 from ....backends.tiny import CONFIG
 from ...test_cli import check_one_line, tokenmill

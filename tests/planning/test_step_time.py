@@ -9,7 +9,7 @@ import pytest
 
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.plan import BlockCopies, CopyDirection, Grant, StepPlan
-from tokenmill.testing.planning.step_time import (
+from tokenmill.planning.step_time import (
     StepTimeModel,
     StepWork,
     bundled_step_times,

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from tokenmill.testing.planning.fitting import fit_step_time
-from tokenmill.testing.planning.probes import knots_up_to
-from tokenmill.testing.planning.step_time import StepTimeModel, StepWork
+from tokenmill.planning.fitting import fit_step_time
+from tokenmill.planning.probes import knots_up_to
+from tokenmill.planning.step_time import StepTimeModel, StepWork
 
 KNOTS = knots_up_to(64)
 KNOWN = StepTimeModel(

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from ...core.errors import ConfigError
+from ..core.errors import ConfigError
 from .workload import PlannedRequest, random_tokens
 
 ALIASES = {

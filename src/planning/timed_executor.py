@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...core.config import EngineConfig
-from ...core.interfaces import ModelInfo
-from ...core.plan import StepPlan, StepResult
+from ..core.config import EngineConfig
+from ..core.interfaces import ModelInfo
+from ..core.plan import StepPlan, StepResult
 from .step_time import StepTimeModel, StepWork
 
 _TOKEN = 0

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...core.errors import ConfigError
+from ..core.errors import ConfigError
 
 VOCAB_SIZE = 32_000
 """Vocabulary size of random prompts. Ids matter only to the prefix cache."""

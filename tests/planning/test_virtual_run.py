@@ -8,11 +8,11 @@ import pytest
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError, PluginError
-from tokenmill.testing.planning.step_time import StepTimeModel
-from tokenmill.testing.planning.virtual_run import VirtualRun
-from tokenmill.testing.planning.workload import PlannedRequest, SyntheticWorkload
+from tokenmill.planning.step_time import StepTimeModel
+from tokenmill.planning.virtual_run import VirtualRun
+from tokenmill.planning.workload import PlannedRequest, SyntheticWorkload
 
-from ...core.plugin_packages import Packages
+from ..core.plugin_packages import Packages
 from .planning import make_request, make_times, run
 
 

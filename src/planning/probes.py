@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...core.interfaces import ModelInfo
-from ...core.plan import BlockCopies, CopyDirection, Grant, RequestStart, StepPlan
-from ...core.sampling_params import SamplingParams
+from ..core.interfaces import ModelInfo
+from ..core.plan import BlockCopies, CopyDirection, Grant, RequestStart, StepPlan
+from ..core.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

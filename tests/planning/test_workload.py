@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tokenmill.core.errors import ConfigError
-from tokenmill.testing.planning.workload import SyntheticWorkload
+from tokenmill.planning.workload import SyntheticWorkload
 
 
 def test_the_same_seed_draws_the_same_requests_and_another_does_not() -> None:

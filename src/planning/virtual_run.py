@@ -6,26 +6,26 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...core.config import EngineConfig
-from ...core.contract.events import PluginFailed, Preempted, Started, StepDone
-from ...core.contract.hookspecs import hookimpl
-from ...core.engine.committing import RequestUpdate
-from ...core.engine.engine_core import EngineCore
-from ...core.engine.request import Request
-from ...core.errors import (
+from ..core.config import EngineConfig
+from ..core.contract.events import PluginFailed, Preempted, Started, StepDone
+from ..core.contract.hookspecs import hookimpl
+from ..core.engine.committing import RequestUpdate
+from ..core.engine.engine_core import EngineCore
+from ..core.engine.request import Request
+from ..core.errors import (
     InvalidRequestError,
     OverloadedError,
     RateLimitedError,
     RequestFailedError,
 )
-from ...core.host.plugin_host import PluginHost
-from ...core.outputs import FinishReason
-from ...core.request_options import RequestOptions
-from ...core.sampling_params import SamplingParams
-from ...core.shell.admission import make_requests
-from ...core.shell.engine_shell import fit_max_model_len, make_core
-from ...core.shell.step_loop import RETRY_SECONDS
-from ..quiet_logs import quiet_logs
+from ..core.host.plugin_host import PluginHost
+from ..core.outputs import FinishReason
+from ..core.request_options import RequestOptions
+from ..core.sampling_params import SamplingParams
+from ..core.shell.admission import make_requests
+from ..core.shell.engine_shell import fit_max_model_len, make_core
+from ..core.shell.step_loop import RETRY_SECONDS
+from ..testing.quiet_logs import quiet_logs
 from .outcome import Outcome, mean_ms, percentile_ms
 from .step_time import StepTimes
 from .timed_executor import TimedExecutor, size_kv_cache

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tokenmill.core.errors import ConfigError
-from tokenmill.testing.planning.workload_file import RecordedWorkload, read_workload
+from tokenmill.planning.workload_file import RecordedWorkload, read_workload
 
 
 def read(tmp_path: Path, text: str, seed: int = 0) -> RecordedWorkload:

@@ -7,10 +7,10 @@ from typing import Any
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import ModelInfo
-from tokenmill.testing.planning.outcome import Outcome
-from tokenmill.testing.planning.step_time import StepTimeModel, StepTimes
-from tokenmill.testing.planning.virtual_run import VirtualRun
-from tokenmill.testing.planning.workload import PlannedRequest
+from tokenmill.planning.outcome import Outcome
+from tokenmill.planning.step_time import StepTimeModel, StepTimes
+from tokenmill.planning.virtual_run import VirtualRun
+from tokenmill.planning.workload import PlannedRequest
 
 PER_TOKEN = StepTimeModel(tokens=((1, 0.001), (2, 0.002)), overhead_per_step=0.01)
 """A millisecond for each token, ten for each step."""

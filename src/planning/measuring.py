@@ -12,12 +12,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
-from ...core.config import EngineConfig
-from ...core.errors import ConfigError
-from ...core.interfaces import Computation, Executor, ModelInfo, Pending, Progress
-from ...core.plan import StepPlan, StepResult
-from ...core.sampling_params import SamplingParams
-from ...core.shell.engine_shell import EngineParts, EngineShell
+from ..core.config import EngineConfig
+from ..core.errors import ConfigError
+from ..core.interfaces import Computation, Executor, ModelInfo, Pending, Progress
+from ..core.plan import StepPlan, StepResult
+from ..core.sampling_params import SamplingParams
+from ..core.shell.engine_shell import EngineParts, EngineShell
 from .fitting import fit_step_time
 from .probes import PlanMaker, Probe, knots_up_to, probes_to_check, probes_to_fit
 from .step_time import CheckedStep, StepTimeModel, StepTimes, StepWork

@@ -11,9 +11,9 @@ from typing import Self
 
 import msgspec
 
-from ...core.errors import ConfigError
-from ...core.interfaces import ModelInfo
-from ...core.plan import StepPlan
+from ..core.errors import ConfigError
+from ..core.interfaces import ModelInfo
+from ..core.plan import StepPlan
 
 FORMAT = "tokenmill-step-time-1"
 
