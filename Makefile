@@ -21,7 +21,7 @@ PIP = $(PIP_WITH_PROGRESS) -qq
 KEY := $(shell cat Makefile pyproject.toml scripts/*.py | cksum | cut -d ' ' -f 1)
 
 .PHONY: help install serve test kernels coverage lint format docs bench bench-cpu bench-cpu-peers profile \
-	gpu-bundle gpu-check check soak wheel clean
+	gpu-bundle gpu-check check soak wheel release changelog clean
 .DEFAULT_GOAL := help
 
 help: ## list what make can do
@@ -91,6 +91,12 @@ soak: $(VENV)/installed-dev-$(KEY) ## long tests
 wheel: $(VENV)/installed-dev-$(KEY) ## dist/*.whl with compiled CPU kernels, for machines without a compiler
 	TOKENMILL_PREBUILT=1 $(BIN)/python -m build --wheel --no-isolation
 
+release: $(VENV)/installed-release-$(KEY) ## dist/: sdist and wheels, each tried in a fresh environment, and notes
+	$(BIN)/python scripts/release/make.py $(ARGS)
+
+changelog: $(VENV)/installed-release-$(KEY) ## move the fragments of changes/ into CHANGELOG.md
+	$(BIN)/towncrier build --yes
+
 clean: ## remove .venv, caches and builds
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -115,4 +121,9 @@ $(VENV)/installed-dev-$(KEY): $(VENV)/installed-$(KEY)
 $(VENV)/installed-check-$(KEY): $(VENV)/installed-dev-$(KEY)
 	@echo "installing what only 'make check' needs"
 	@$(PIP) install --editable '.[ray-serve,triton]'
+	@touch $@
+
+$(VENV)/installed-release-$(KEY): $(VENV)/installed-dev-$(KEY)
+	@echo "installing what only a release needs"
+	@$(PIP) install --editable '.[release]'
 	@touch $@

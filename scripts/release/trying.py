@@ -1,0 +1,121 @@
+"""Installs a package in a fresh environment without a compiler, and asks it something."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import urllib.request
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+QUESTION = {
+    "messages": [{"role": "user", "content": "What is the capital of Japan?"}],
+    "temperature": 0,
+    "max_tokens": 12,
+}
+NOT_BUILT = "cpu_kernels_not_built"
+START_SECONDS = 300
+NO_AVX512 = "Haswell"
+"""A CPU of qemu with AVX2 and without AVX-512."""
+
+
+def try_package(package: Path, folder: Path) -> str:
+    """Install a package into an environment at `folder`; returns its answer to QUESTION.
+
+    A wheel must answer with its own kernels, also on an emulated CPU without AVX-512 if the
+    emulator is installed. Raises RuntimeError if it does not answer.
+    """
+    python = _install(package, folder)
+    environment = _without_compiler(folder)
+    text, log = _ask([str(python)], environment)
+    if package.suffix == ".whl" and NOT_BUILT in log:
+        raise RuntimeError(f"{package.name} does not use its kernels:\n{log}")
+    emulator = shutil.which("qemu-x86_64")
+    if package.suffix == ".whl" and emulator and "x86_64" in package.name:
+        emulated, log = _ask([emulator, "-cpu", NO_AVX512, str(python)], environment)
+        if NOT_BUILT in log or "avx512" in log:
+            raise RuntimeError(f"{package.name} does not use its kernels for AVX2:\n{log}")
+        text += f" (without AVX-512, emulated: {emulated})"
+    return text
+
+
+def _install(package: Path, folder: Path) -> Path:
+    """A new environment with the package, torch for CPUs and the default model."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin/python"
+    make = (ROOT / "Makefile").read_text(encoding="utf-8")
+    given = dict(line.split(" ?= ") for line in make.splitlines() if line.startswith("TORCH"))
+    model = next(line.split(" = ")[1] for line in make.splitlines() if "MODEL_PACKAGE =" in line)
+    torch = [str(ROOT / "scripts/install_torch.py"), given["TORCH"], given["TORCH_INDEX"]]
+    pip = ["-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    # An sdist is built without isolation, so that no registry is asked twice.
+    backend = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    for command in (
+        torch,
+        [*pip, *backend],
+        [*pip, "--no-build-isolation", str(package)],
+        [*pip, "--no-deps", model],
+    ):
+        subprocess.run([str(python), *command], check=True, stdout=subprocess.DEVNULL)
+    return python
+
+
+def _without_compiler(folder: Path) -> dict[str, str]:
+    """Variables with which no compiler is found, and no kernels that were built before."""
+    kept = {name: os.environ[name] for name in ("LANG", "HOME") if name in os.environ}
+    return kept | {
+        "PATH": f"{folder}/bin:/usr/bin:/bin",
+        "CXX": "/no/compiler",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
+
+
+def _ask(python: list[str], environment: dict[str, str]) -> tuple[str, str]:
+    """The answer of a server that is started for it, and the server's log."""
+    with tempfile.NamedTemporaryFile("w+") as log, _serving(python, environment, log.name) as url:
+        request = urllib.request.Request(
+            f"{url}/v1/chat/completions",
+            json.dumps(QUESTION).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=START_SECONDS) as response:
+            text = json.load(response)["choices"][0]["message"]["content"]
+        return text, Path(log.name).read_text(encoding="utf-8")
+
+
+@contextmanager
+def _serving(python: list[str], environment: dict[str, str], log: str) -> Iterator[str]:
+    """The address of a server, which ends with the block."""
+    with open(log, "w") as stream, tempfile.TemporaryDirectory() as folder:
+        server = subprocess.Popen(
+            [*python, "-P", "-m", "tokenmill", "serve", "--port", "0", "--no-engine-process"],
+            cwd=folder,
+            env=environment,
+            stdout=stream,
+            stderr=stream,
+        )
+    try:
+        yield _address(server, Path(log))
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def _address(server: subprocess.Popen[bytes], log: Path) -> str:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and server.poll() is None:
+        for line in log.read_text(encoding="utf-8").splitlines():
+            if '"event":"listening"' in line.replace(" ", ""):
+                return str(json.loads(line)["address"])
+        time.sleep(0.5)
+    print(log.read_text(encoding="utf-8"), file=sys.stderr)
+    raise RuntimeError("the server does not start; its log is above")
