@@ -95,7 +95,7 @@ release: $(VENV)/installed-release-$(KEY) ## dist/: sdist and wheels, each tried
 	$(BIN)/python scripts/release/make.py $(ARGS)
 
 changelog: $(VENV)/installed-release-$(KEY) ## move the fragments of changes/ into CHANGELOG.md
-	$(BIN)/towncrier build --yes
+	$(BIN)/towncrier build --yes --version $$($(BIN)/tokenmill version | cut -d ' ' -f 2)
 
 clean: ## remove .venv, caches and builds
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
