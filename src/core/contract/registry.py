@@ -99,6 +99,7 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
         "arguments",
         "example",
         "allows_drafts",
+        "always",
         "check",
         "reasons_against",
         "__call__",

@@ -152,7 +152,10 @@ class PluginHost:
 
     def processors_of(self, params: SamplingParams) -> ProcessorUse:
         """The logits processors that a request uses. Raises what LogitsProcessors.used_by does."""
-        return self.logits_processors.used_by(params) if params.extra_args else ProcessorUse()
+        is_built = self._logits_processors is not None  # not in an engine that computes nothing
+        if params.extra_args or is_built:
+            return self.logits_processors.used_by(params)
+        return ProcessorUse()
 
     @property
     def speculation_limits(self) -> SpeculationLimits | None:
