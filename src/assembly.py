@@ -68,6 +68,7 @@ def _build_parts(config: EngineConfig, host: PluginHost, progress: Progress) -> 
     grammars, checker = made or (None, None)
     spec = _executor_spec(config, host, backends, checkpoint, impl, grammars, progress)
     executor = make_executor(host, spec)
+    _ = host.logits_processors  # built now: a request may use one that it does not name
     return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host, grammars=checker)
 
 

@@ -14,12 +14,14 @@ from .core.contract.events import (
     Planned,
     PluginFailed,
     Preempted,
+    Refused,
     Started,
     StepDone,
     Stopping,
 )
 from .core.contract.fallback import decode_first, last_come
 from .core.contract.hookspecs import HOOK_API, hookimpl
+from .core.contract.metrics import PluginMetrics
 from .core.contract.parsing.answer_parsers import Parsing, ReasoningParser, ToolCallParser
 from .core.contract.parsing.answer_text import (
     AnswerText,
@@ -94,6 +96,7 @@ __all__ = [
     "PluginContext",
     "PluginError",
     "PluginFailed",
+    "PluginMetrics",
     "Preempted",
     "PreemptionCandidate",
     "ProposalBatch",
@@ -102,6 +105,7 @@ __all__ = [
     "ReasoningDelta",
     "ReasoningParser",
     "Refusal",
+    "Refused",
     "Registry",
     "ReplicaView",
     "RequestView",

@@ -33,6 +33,7 @@ class Moody:
     arguments = ("mood",)
     example: Mapping[str, Any] = {"mood": "calm"}
     allows_drafts = False
+    always = False
     calls: Sequence[int] = ()
 
     @classmethod

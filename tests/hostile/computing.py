@@ -51,6 +51,7 @@ Provider.launch = lambda self, plan: Pending(self.right.launch(plan))
 PROCESSOR = f"""
 class Provider:
     arguments, example, allows_drafts = ("{NAME}",), {{{{"{NAME}": 1}}}}, True
+    always = False
     @classmethod
     def reasons_against(cls, spec): return []
     @classmethod

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import Load
-from tokenmill.core.contract.events import Finished, PluginFailed, Preempted
+from tokenmill.core.contract.events import Finished, PluginFailed, Preempted, Refused
 from tokenmill.core.contract.plugin_info import HookStats
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.plugin_host import PluginHost
@@ -238,6 +238,9 @@ def test_preemptions_and_failures_of_plugins_and_steps_are_counted(
             total_cumulative_preemption_cnt=1,
         )
     )
+    refused = {"request_id": "a", "num_prompt_tokens": 1, "max_tokens": 1, "reason": "no"}
+    for plugin in (None, "acme", "acme"):
+        metrics.on_refused(Refused(**refused, plugin=plugin))
     metrics.on_plugin_failed(
         PluginFailed(plugin="acme", hook="on_step", error="x", action="dropped", count=3)
     )
@@ -245,6 +248,8 @@ def test_preemptions_and_failures_of_plugins_and_steps_are_counted(
         metrics.on_step(step_done(raised=raised))
     seen = scrape(metrics)
     assert seen.value("vllm:num_failed_steps_total") == 2
+    assert seen.value("vllm:request_refused_total", refused_by="queue") == 1
+    assert seen.value("vllm:request_refused_total", refused_by="acme") == 2
     assert seen.value("vllm:num_preemptions_total") == 1
     assert seen.value("vllm:num_preemptions_by_mode_total", mode="recompute") == 1
     assert seen.value("vllm:num_preemptions_by_mode_total", mode="swap") == 0

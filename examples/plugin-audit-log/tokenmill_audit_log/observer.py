@@ -12,6 +12,7 @@ from tokenmill.plugin import (
     PluginContext,
     PluginFailed,
     Preempted,
+    Refused,
     Started,
     Stopping,
     hookimpl,
@@ -33,6 +34,7 @@ class AuditLog:
     def __init__(self, context: PluginContext, options: AuditLogOptions) -> None:
         # Opened here, so that the engine does not start with a wrong path; closed in on_stopping.
         self._file = Path(options.path).open("a", encoding="utf-8")  # noqa: SIM115
+        self._lines = context.metrics.counter("lines", "Lines by their event.", ["event"])
 
     @hookimpl
     def on_started(self, event: Started) -> None:
@@ -42,6 +44,10 @@ class AuditLog:
     @hookimpl
     def on_admitted(self, event: Admitted) -> None:
         self._write("admitted", **_without_salt(event))
+
+    @hookimpl
+    def on_refused(self, event: Refused) -> None:
+        self._write("refused", **asdict(event))
 
     @hookimpl
     def on_preempted(self, event: Preempted) -> None:
@@ -66,6 +72,7 @@ class AuditLog:
             return  # another plugin failed while the engine was closing
         line = {"time": datetime.now(UTC).isoformat(), "event": what, **fields}
         self._file.write(json.dumps(line) + "\n")
+        self._lines.labels(what).inc()
 
 
 def _without_salt(event: Admitted | FinishedRequest) -> dict[str, object]:

@@ -44,6 +44,31 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A request was not queued, because the queue is full or a plugin's `admit` refused it."""
+
+    request_id: str
+    """The id in the answer and in logs."""
+    num_prompt_tokens: int
+    max_tokens: int
+    """Maximum number of generated tokens of each choice."""
+    reason: str
+    """The message that the client gets."""
+    plugin: str | None = None
+    """The plugin that refused; None: the queue is full."""
+    is_rate_limit: bool = False
+    """The server answers 429; else 503."""
+    prompt_index: int = 0
+    n: int = 1
+    """Number of choices."""
+    priority: int = 0
+    client_request_id: str | None = None
+    user: str | None = None
+    api_key_id: str | None = None
+    metadata: Mapping[str, str] = NO_METADATA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """A plan was sent to the device."""
 

@@ -20,6 +20,7 @@ from .events import (
     Planned,
     PluginFailed,
     Preempted,
+    Refused,
     Started,
     StepDone,
     Stopping,
@@ -83,6 +84,10 @@ class HookSpecs:
     @hookspec
     def on_admitted(self, event: Admitted) -> None:
         """Observe: requests were queued. On error: contained; cut off after three."""
+
+    @hookspec
+    def on_refused(self, event: Refused) -> None:
+        """Observe: a request was not queued. On error: contained; cut off after three."""
 
     @hookspec(firstresult=True)
     def schedule(self, step: StepView) -> None:

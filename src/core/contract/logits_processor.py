@@ -33,6 +33,12 @@ class ProcessorClass(Protocol):
         more token of the request than the call before."""
         ...
 
+    @property
+    def always(self) -> bool:
+        """True: all requests use it, also those that give none of its arguments. Then `check` and
+        `begin` get an empty mapping."""
+        ...
+
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Check a request's arguments: those in `arguments` that the request gives, as plain JSON.
 

@@ -17,6 +17,7 @@ from ..config import EngineConfig
 from ..errors import CONTAINED, PluginError, describe
 from ..suggest import did_you_mean, listed, near_and_known
 from .draft_length import DraftLengthPolicy
+from .metrics import PluginMetrics
 from .parsing.answer_parsers import ReasoningParser, ToolCallParser
 from .plugin_info import ProviderInfo, Source, normalize
 from .policy import (
@@ -98,6 +99,7 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
         "arguments",
         "example",
         "allows_drafts",
+        "always",
         "check",
         "reasons_against",
         "__call__",
@@ -147,6 +149,8 @@ class PluginContext:
     """First argument of the factories of observers and admissions."""
 
     config: EngineConfig
+    metrics: PluginMetrics = dataclasses.field(default_factory=PluginMetrics)
+    """Makes counters, gauges and histograms that GET /metrics shows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)

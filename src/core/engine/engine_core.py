@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from ..contract.client import LiveRequest, Load
-from ..contract.events import Admitted, Planned, StepDone
+from ..contract.events import Admitted, Planned, Refused, StepDone
+from ..contract.policy import Refusal
 from ..contract.speculation import SpeculationLimits
 from ..errors import InvalidRequestError, OverloadedError, RateLimitedError
 from ..host.plugin_host import PluginHost
@@ -23,7 +24,13 @@ from .draft_planning import DraftPlanner
 from .planning import OpenPlan, StepPlanner
 from .queues import RequestQueues
 from .request import Request
-from .statistics import StepTally, describe_admitted, describe_live, describe_planned
+from .statistics import (
+    StepTally,
+    describe_admitted,
+    describe_live,
+    describe_planned,
+    describe_refused,
+)
 from .step import StepLimits
 from .suspects import Suspects
 
@@ -158,21 +165,32 @@ class EngineCore:
         for request in requests:
             self._check_fits(request)
         if self.num_waiting + len(requests) > self._max_num_queued_reqs:
-            raise OverloadedError(
-                f"{self.num_waiting} requests are waiting and the limit is "
-                f"{self._max_num_queued_reqs} (--max-num-queued-reqs); try again later"
+            raise self._refused(
+                requests,
+                Refusal(
+                    reason=f"{self.num_waiting} requests are waiting and the limit is "
+                    f"{self._max_num_queued_reqs} (--max-num-queued-reqs); try again later"
+                ),
             )
         load = self.load()
         for request in requests:
             refusal = self._plugins.admit(request.view, load)
             if refusal is not None:
-                error = RateLimitedError if refusal.is_rate_limit else OverloadedError
-                raise error(refusal.reason, retry_after=refusal.retry_after)
+                raise self._refused(requests, refusal, self._plugins.refusing_plugin)
         for request in requests:
             request.last_served_step = self._planner.step_id
             self._queues.add(request)
         if self._plugins.observes(Admitted):
             self._plugins.emit(describe_admitted(requests))
+
+    def _refused(
+        self, requests: Sequence[Request], refusal: Refusal, plugin: str | None = None
+    ) -> OverloadedError:
+        """Report a refusal to observers; returns the error for the sender."""
+        if self._plugins.observes(Refused):
+            self._plugins.emit(describe_refused(requests, refusal, plugin))
+        error = RateLimitedError if refusal.is_rate_limit else OverloadedError
+        return error(refusal.reason, retry_after=refusal.retry_after)
 
     def has(self, engine_id: str) -> bool:
         """Whether the id is in use: its request is live, or ended but still in an open plan."""

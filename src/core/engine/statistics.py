@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..contract.client import LiveRequest
-from ..contract.events import Admitted, FinishedRequest, Planned, Preempted
+from ..contract.events import Admitted, FinishedRequest, Planned, Preempted, Refused
+from ..contract.policy import Refusal
 from ..plan import StepPlan
 from .request import Request
 from .step import PendingPreemption
@@ -72,6 +73,26 @@ def describe_admitted(choices: Sequence[Request]) -> Admitted:
         metadata=request.metadata,
         cache_salt=request.cache_salt,
         deadline=request.deadline,
+    )
+
+
+def describe_refused(choices: Sequence[Request], refusal: Refusal, plugin: str | None) -> Refused:
+    """The event for a request that was not queued; `plugin`: the one that refused it."""
+    request = choices[0]
+    return Refused(
+        request_id=request.request_id,
+        num_prompt_tokens=request.num_prompt_tokens,
+        max_tokens=request.max_tokens,
+        reason=refusal.reason,
+        plugin=plugin,
+        is_rate_limit=refusal.is_rate_limit,
+        prompt_index=request.prompt_index,
+        n=len(choices),
+        priority=request.priority,
+        client_request_id=request.client_request_id,
+        user=request.user,
+        api_key_id=request.api_key_id,
+        metadata=request.metadata,
     )
 
 

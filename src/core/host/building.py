@@ -11,6 +11,7 @@ from typing import Any
 from ..config import EngineConfig
 from ..contract.choice import Choice
 from ..contract.draft_length import DraftLengthPolicy
+from ..contract.metrics import PluginMetrics, metrics_prefix
 from ..contract.plugin_info import Source
 from ..contract.policy import SchedulingPolicy
 from ..contract.provider_options import FOUND
@@ -44,6 +45,8 @@ class BuiltPlugins:
     """The modes that the chosen preemption mode may answer."""
     sources: Mapping[str, Source]
     """By the name that an object has in pluggy."""
+    metrics: Mapping[Source, PluginMetrics]
+    """The metrics that observers and admissions have made, by plugin."""
 
 
 def build_plugins(
@@ -71,8 +74,7 @@ def build_plugins(
             plugins.register(choices[slot].provider, policy)
     filled = {slot: _fill(plugins, choices[slot], hook) for hook, slot in SLOT_HOOKS.items()}
     _refuse_unused_flags(choices["speculative_method"], config.speculation())
-    if watches:
-        _build_watchers(plugins, choices, PluginContext(config=config))
+    metrics = _build_watchers(plugins, choices, config) if watches else {}
     return BuiltPlugins(
         plugins=plugins,
         choices=choices,
@@ -82,6 +84,7 @@ def build_plugins(
         speculation=config.speculation(),
         preemption_modes=tuple(filled["preemption_mode"].modes),
         sources=plugins.sources,
+        metrics=metrics,
     )
 
 
@@ -122,19 +125,23 @@ def _check_named(plugins: PluginSet) -> None:
 
 
 def _build_watchers(
-    plugins: PluginSet, choices: Mapping[str, Choice], context: PluginContext
-) -> None:
+    plugins: PluginSet, choices: Mapping[str, Choice], config: EngineConfig
+) -> Mapping[Source, PluginMetrics]:
     registry = plugins.registry
+    metrics: dict[Source, PluginMetrics] = {}
     for provider in (*registry.providers("observer"), *registry.providers("admission")):
         if provider.source.plugin not in plugins.loaded:
             continue  # an earlier provider of the same plugin failed, so the plugin is left out
+        prefix = metrics_prefix(config.metrics_prefix, provider.source.plugin)
+        own = metrics.setdefault(provider.source, PluginMetrics(prefix))
         try:
-            _build_watcher(plugins, provider, context)
+            _build_watcher(plugins, provider, PluginContext(config=config, metrics=own))
         except PluginError as error:
             plugins.fail(provider.source.plugin, str(error))
             plugins.refuse_failures()
             if any(choice.provider.source == provider.source for choice in choices.values()):
                 raise  # the plugin also fills a slot, so it cannot be left out
+    return metrics
 
 
 def build_logits_processors(plugins: PluginSet) -> dict[str, FoundProcessor]:

@@ -21,6 +21,7 @@ from ..contract.events import (
     Planned,
     PluginFailed,
     Preempted,
+    Refused,
     Started,
     StepDone,
     Stopping,
@@ -62,6 +63,7 @@ from .metrics.joined import JoinedMetrics
 EVENTS: Mapping[type, str] = {
     Started: "on_started",
     Admitted: "on_admitted",
+    Refused: "on_refused",
     Preempted: "on_preempted",
     Planned: "on_planned",
     StepDone: "on_step",
@@ -150,7 +152,10 @@ class PluginHost:
 
     def processors_of(self, params: SamplingParams) -> ProcessorUse:
         """The logits processors that a request uses. Raises what LogitsProcessors.used_by does."""
-        return self.logits_processors.used_by(params) if params.extra_args else ProcessorUse()
+        is_built = self._logits_processors is not None  # not in an engine that computes nothing
+        if params.extra_args or is_built:
+            return self.logits_processors.used_by(params)
+        return ProcessorUse()
 
     @property
     def speculation_limits(self) -> SpeculationLimits | None:
@@ -207,6 +212,11 @@ class PluginHost:
         refusal: Refusal | None = answer
         return refusal
 
+    @property
+    def refusing_plugin(self) -> str:
+        """The plugin that gave the last answer of `admit`."""
+        return self._admit.author.source.plugin
+
     def observes(self, event: type) -> bool:
         """Whether any observer listens to this event. If not, the engine need not build it."""
         return bool(self._events[event])
@@ -220,6 +230,11 @@ class PluginHost:
     def render_metrics(self) -> bytes:
         """The joined metrics of all observers that have any, without those that are unreadable."""
         joined = JoinedMetrics()
+        for source, metrics in self._built.metrics.items():
+            try:
+                joined.add(metrics.render())
+            except CONTAINED as error:  # the function of a gauge
+                self._log.record(source, "metrics", error, "contained")
         for guard, answer in self._metrics():
             if complaint := joined.add(answer):
                 self._metrics.reject(guard, complaint)

@@ -22,6 +22,7 @@ from ...plugin import (
     PluginContext,
     PluginFailed,
     Preempted,
+    Refused,
     Registry,
     Started,
     StepDone,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 TOKENMILL_API = (1, 1)
+QUEUE = "queue"
+"""The label of requests that the full queue refused."""
 
 _COUNTERS: Mapping[str, str] = {
     "num_preemptions": "Preempted requests.",
@@ -78,6 +81,7 @@ class PrometheusMetrics:
         self._counters = Counter(dict.fromkeys(_COUNTERS, 0))
         self._reasons = Counter({reason.value: 0 for reason in FinishReason})
         self._preemptions = Counter({"recompute": 0, "swap": 0})
+        self._refusals = Counter({QUEUE: 0})
         self._failures: Counter[tuple[str, str, str]] = Counter()
         self._accepted_per_position: list[int] = []
         self._expert_tokens: Counter[int] = Counter()
@@ -96,6 +100,10 @@ class PrometheusMetrics:
     def on_started(self, event: Started) -> None:
         self._started = event
         self._histograms = make_histograms(event.max_model_len)
+
+    @hookimpl
+    def on_refused(self, event: Refused) -> None:
+        self._refusals[event.plugin or QUEUE] += 1
 
     @hookimpl
     def on_preempted(self, event: Preempted) -> None:
@@ -171,6 +179,12 @@ class PrometheusMetrics:
             "Finished requests by finish reason.",
             [*names, "finished_reason"],
             {(*values, reason): count for reason, count in self._reasons.items()},
+        )
+        yield self._labelled_counter(
+            "request_refused",
+            "Requests that were not queued, by what refused them: the full queue, or a plugin.",
+            [*names, "refused_by"],
+            {(*values, by): count for by, count in self._refusals.items()},
         )
         yield self._labelled_counter(
             "num_preemptions_by_mode",

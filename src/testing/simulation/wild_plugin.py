@@ -6,7 +6,15 @@ import random
 from collections.abc import Generator
 from typing import Any
 
-from ...core.contract.events import Admitted, Finished, Planned, PluginFailed, Preempted, StepDone
+from ...core.contract.events import (
+    Admitted,
+    Finished,
+    Planned,
+    PluginFailed,
+    Preempted,
+    Refused,
+    StepDone,
+)
 from ...core.contract.hookspecs import hookimpl
 from ...core.contract.policy import StepView, Victim
 from ...core.contract.registry import Registry
@@ -86,6 +94,10 @@ class BadObserver:
 
     @hookimpl
     def on_admitted(self, event: Admitted) -> None:
+        self._chance.maybe_raise()
+
+    @hookimpl
+    def on_refused(self, event: Refused) -> None:
         self._chance.maybe_raise()
 
     @hookimpl

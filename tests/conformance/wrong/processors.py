@@ -18,6 +18,7 @@ class Right:
     arguments = ("less",)
     example: Mapping[str, Any] = {"less": 2.0}
     allows_drafts = True
+    always = False
 
     @classmethod
     def reasons_against(cls, spec: ProcessorSpec) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tokenmill.core.contract.policy import StepView
+from tokenmill.core.contract.events import Refused
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.policy import Refusal, RequestView, StepView
 from tokenmill.core.engine.planning import STARVATION_STEPS
-from tokenmill.core.errors import InvalidRequestError, OverloadedError
+from tokenmill.core.errors import InvalidRequestError, OverloadedError, RateLimitedError
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import StepPlan
 from tokenmill.core.sampling_params import SamplingParams
@@ -148,6 +150,38 @@ def test_a_full_queue_refuses_and_holds_nothing() -> None:
     with pytest.raises(OverloadedError, match="max-num-queued-reqs"):
         bench.add([1], 1, n=2)
     assert bench.core.num_waiting == 1
+
+
+def test_observers_see_what_was_refused_and_by_whom() -> None:
+    class Doorkeeper:
+        def __init__(self) -> None:
+            self.seen: list[Refused] = []
+
+        @hookimpl
+        def admit(self, request: RequestView) -> Refusal | None:
+            if request.num_prompt_tokens < 3:
+                return None
+            return Refusal(reason="too long", retry_after=7.0, is_rate_limit=True)
+
+        @hookimpl
+        def on_refused(self, event: Refused) -> None:
+            self.seen.append(event)
+
+    door = Doorkeeper()
+    bench = Bench(max_num_queued_reqs=1, plugins=[door])
+    with pytest.raises(RateLimitedError, match="too long") as refused:
+        bench.add([1, 2, 3], 5)
+    assert refused.value.retry_after == 7.0
+    bench.add([1], 1)
+    with pytest.raises(OverloadedError, match="max-num-queued-reqs"):
+        bench.add([1], 1)
+    by_plugin, by_queue = door.seen
+    assert (by_plugin.plugin, by_plugin.reason, by_plugin.is_rate_limit) == (
+        "Doorkeeper", "too long", True
+    )  # fmt: skip
+    assert (by_plugin.num_prompt_tokens, by_plugin.max_tokens, by_plugin.n) == (3, 5, 1)
+    assert (by_queue.plugin, by_queue.is_rate_limit) == (None, False)
+    assert "(--max-num-queued-reqs)" in by_queue.reason
 
 
 def test_a_priority_is_refused_where_it_would_have_no_effect() -> None:

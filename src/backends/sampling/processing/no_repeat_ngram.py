@@ -34,6 +34,7 @@ class NoRepeatNGram:
     arguments = ("ngram_size", "window_size", "whitelist_token_ids")
     example: Mapping[str, Any] = {"ngram_size": 4, "window_size": 100}
     allows_drafts = True
+    always = False
 
     @classmethod
     def reasons_against(cls, spec: ProcessorSpec) -> list[str]:

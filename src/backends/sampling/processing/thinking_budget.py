@@ -41,6 +41,7 @@ class ThinkingBudget:
         THINKING_BUDGET: {"max_tokens": 2, "start": [1], "end": [2, 3], "is_open": True}
     }
     allows_drafts = True
+    always = False
 
     @classmethod
     def reasons_against(cls, spec: ProcessorSpec) -> list[str]:

@@ -11,6 +11,7 @@ from ....core.contract.events import (
     Planned,
     PluginFailed,
     Preempted,
+    Refused,
     Started,
     StepDone,
     Stopping,
@@ -54,6 +55,25 @@ _ADMITTED = (
         deadline=600.0,
     ),
     Admitted(request_id='"quoted" \\ name\n☃', num_prompt_tokens=5, max_tokens=16),
+)
+
+_REFUSED = (
+    Refused(request_id="a", num_prompt_tokens=1, max_tokens=1, reason="1 request is waiting"),
+    Refused(
+        request_id='"quoted" \\ name\n\u2603',
+        num_prompt_tokens=900,
+        max_tokens=256,
+        reason="the key has spent its tokens",
+        plugin="token-bucket",
+        is_rate_limit=True,
+        prompt_index=3,
+        n=2,
+        priority=-1,
+        client_request_id="b",
+        user="u",
+        api_key_id="0123456789abcdef",
+        metadata=ReadOnlyDict({"tenant": "t"}),
+    ),
 )
 
 _PLANNED = (
@@ -196,6 +216,7 @@ _PLUGIN_FAILED = tuple(
 SAMPLE_EVENTS: Mapping[str, tuple[object, ...]] = {
     "on_started": _STARTED,
     "on_admitted": _ADMITTED,
+    "on_refused": _REFUSED,
     "on_planned": _PLANNED,
     "on_preempted": _PREEMPTED,
     "on_step": _STEP_DONE,

@@ -40,10 +40,14 @@ def check_declaration(kind: Any) -> None:
     assert isinstance(example, Mapping) and example, f"example is {example!r}, without an argument"
     assert set(example) <= set(names), f"the example has other arguments than {names}"
     assert isinstance(kind.allows_drafts, bool), f"allows_drafts is {kind.allows_drafts!r}"
+    assert isinstance(kind.always, bool), f"always is {kind.always!r}"
     reasons = kind.reasons_against(SPEC)
     assert isinstance(reasons, list), f"reasons_against returned {reasons!r}, not a list"
     assert all(isinstance(one, str) and one for one in reasons), f"not strings: {reasons!r}"
     kind.check(dict(example))
+    if kind.always:
+        kind.check({})
+        make(kind).begin({})
 
 
 def check_refusals(kind: Any) -> None:

@@ -26,7 +26,7 @@ class LogitsProcessorConformance:
             pytest.skip(f"it cannot be made here: {error}")
 
     def test_it_says_what_it_reads(self, logits_processor: Any) -> None:
-        """`arguments`, `example` and `allows_drafts` are valid, and `check` accepts the example."""
+        """Its attributes are valid, and `check` accepts the example; `always`: also no argument."""
         checks.check_declaration(logits_processor)
 
     def test_arguments_are_accepted_or_refused_with_a_value_error(
