@@ -10,7 +10,11 @@ from textwrap import dedent
 
 import pytest
 
-HEADER = "from tokenmill.core.contract.hookspecs import hookimpl\nTOKENMILL_API = (1, 1)\n"
+HEADER = """\
+from tokenmill.core import kinds
+from tokenmill.core.contract.hookspecs import hookimpl
+TOKENMILL_API = (1, 1)
+"""
 
 
 class Packages:

@@ -78,7 +78,7 @@ class PluginSet:
         if hasattr(plugin, "reasons_against"):
             raise PluginError(
                 f"{source} is an attention backend, which needs a name: pass an object whose "
-                "'register' calls registry.attention_backend(\"NAME\", ...), and set "
+                "'register' calls registry.offer(kinds.ATTENTION_BACKEND, \"NAME\", ...), and set "
                 'attention_backend="NAME"'
             )
         slot = slot_of(self.manager, plugin)

@@ -9,13 +9,14 @@ from ..config import EngineConfig
 from ..contract.plugin_info import HookStats, PluginInfo, Source
 from ..contract.routing import ReplicaView, RoutedRequest, Router, least_loaded
 from ..errors import PluginError
+from ..kinds import ROUTER
 from .calling.failure_log import FailureLog
 from .calling.guard import DECIDES, FAILED, Guard
 from .choice import choose_slot
 from .plugin_set import PluginSet
 from .plugins_file import read_settings
 
-SLOT = "router"
+SLOT = ROUTER.name
 
 
 class GuardedRouter:

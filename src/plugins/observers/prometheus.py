@@ -26,6 +26,7 @@ from ...plugin import (
     Started,
     StepDone,
     hookimpl,
+    kinds,
 )
 from .histograms import PromptTally, make_histograms, measure
 
@@ -283,4 +284,4 @@ def _checked_prefix(prefix: str) -> str:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.observer("prometheus", PrometheusMetrics)
+    registry.offer(kinds.OBSERVER, "prometheus", PrometheusMetrics)
