@@ -14,8 +14,8 @@ from .settings.declaration import setting
 from .suggest import near_and_known
 
 if TYPE_CHECKING:  # only for type checkers: contracts are in the layer above
+    from .contract.deciders import Admission, PreemptionMode, Scheduler, SpeculativeMethod
     from .contract.draft_length import DraftLengthPolicy
-    from .contract.fillers import Admission, PreemptionMode, Scheduler, SpeculativeMethod
     from .contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
     from .contract.policy import SchedulingPolicy
     from .contract.routing import Router

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from ....core.contract.fillers import PreemptionMode
+from ....core.contract.deciders import PreemptionMode
 from ....core.contract.policy import Victim
 from ....core.host.plugin_host import PREEMPTION_MODES
 from ..engine import checks

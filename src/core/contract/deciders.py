@@ -1,4 +1,4 @@
-"""What the factories of the kinds return whose providers are called through a hook."""
+"""Policies that the engine calls through a hook: what their factories return."""
 
 from __future__ import annotations
 
