@@ -56,6 +56,7 @@ format: $(VENV)/installed-dev-$(KEY) ## apply automatic fixes, and format all fi
 docs: $(VENV)/installed-dev-$(KEY) ## generate the reference pages and build docs/ into build/site
 	$(BIN)/python scripts/docs/write_configuration.py
 	$(BIN)/python scripts/docs/write_api.py
+	$(BIN)/python scripts/docs/write_kinds.py
 	$(BIN)/python scripts/docs/write_tuning.py
 	$(BIN)/python scripts/docs/write_models.py
 	$(BIN)/python scripts/docs/write_performance.py

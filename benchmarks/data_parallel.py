@@ -134,7 +134,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Figures]:
 
 
 def make_engine(args: argparse.Namespace, size: int, router: str | None) -> RemoteEngine:
-    config = EngineConfig(
+    config = EngineConfig.from_options(
         model=args.model,
         dtype=args.dtype,
         data_parallel_size=size,

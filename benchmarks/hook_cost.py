@@ -162,7 +162,7 @@ def _sample(plan: StepPlan) -> StepResult:
 def measure(num_requests: int, num_rounds: int) -> dict[str, float]:
     """Microseconds per step with each host, and the cost of the hooks."""
     hosts: dict[str, PluginHost | DirectCalls] = {
-        "plugins": PluginHost.load(EngineConfig(scheduler="chunked")),
+        "plugins": PluginHost.load(EngineConfig.from_options(scheduler="chunked")),
         "direct": DirectCalls(observed=True),
         "bare": DirectCalls(observed=False),
     }

@@ -5,6 +5,7 @@ Plugins that compute with tensors also use `tokenmill.compute`.
 
 from __future__ import annotations
 
+from .core import kinds
 from .core.contract.client import EngineClient, Load
 from .core.contract.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
 from .core.contract.events import (
@@ -133,6 +134,7 @@ __all__ = [
     "hookimpl",
     "json_arguments",
     "json_call",
+    "kinds",
     "last_come",
     "least_loaded",
     "rest_as_content",

@@ -91,8 +91,8 @@ def hang():
 
 @hookimpl
 def register(registry):
-    registry.scheduler("hanging", Scheduler)
-    registry.speculative_method("hanging", Method)
+    registry.offer(kinds.SCHEDULER, "hanging", Scheduler)
+    registry.offer(kinds.SPECULATIVE_METHOD, "hanging", Method)
 """
 
 

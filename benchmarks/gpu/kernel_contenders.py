@@ -48,7 +48,7 @@ class Backend:
     is_peer = False
 
     def __init__(self, name: str, block_size: int) -> None:
-        config = EngineConfig(attention_backend=name)
+        config = EngineConfig.from_options(attention_backend=name)
         self._class = choose_attention_backend(PluginHost.load(config))
         self._block_size = block_size
 

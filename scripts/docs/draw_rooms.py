@@ -3,9 +3,9 @@
 python scripts/docs/draw_rooms.py
 
 A box is a sub-package or a module of the drawn package. Boxes stand in layers: a box imports only
-from layers below its own. An arrow that follows from other arrows is left out. A cycle of imports
-would be red. The script prints counts. tests/docs/test_generated.py compares the files with the
-code.
+from layers below its own. Imports for type checkers alone do not count. An arrow that follows from
+other arrows is left out. A cycle of imports would be red. The script prints counts.
+tests/docs/test_generated.py compares the files with the code.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>
 
 def pictures() -> dict[str, str]:
     """All pictures by file name, drawn from the code as it is now; prints their figures."""
-    graph = grimp.build_graph("tokenmill", cache_dir=None)
+    graph = grimp.build_graph("tokenmill", exclude_type_checking_imports=True, cache_dir=None)
     drawn = {}
     for name, package in DRAWN.items():
         house = read_house(package, graph)

@@ -19,7 +19,7 @@ from typing import Any
 from tokenmill.api.cli import main, make_parser
 from tokenmill.api.commands.flags.groups import GROUPS
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.contract.registry import SLOTS
+from tokenmill.core.kinds import SLOTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/configuration.md"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from .errors import ConfigError
+from .kinds import KINDS, SLOTS
 from .pooling import Pooling
 from .settings.checking import check_value
 from .settings.compilation import check_capture_sizes, check_compilation, check_level
@@ -21,6 +22,7 @@ from .settings.sampling_defaults import read_sampling_defaults
 from .settings.speculation import SpeculationSettings, read_speculation
 from .suggest import did_you_mean
 
+T = TypeVar("T")
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")
@@ -29,11 +31,21 @@ _EAGER = "models always run without torch.compile and CUDA graphs"
 _TEXT_ONLY = "the engine takes text only"
 
 
+def _with_slots(cls: type[T]) -> type[T]:
+    """Add the settings that choose the providers of slots: each kind declares its own."""
+    for slot in SLOTS:
+        cls.__annotations__[slot] = "str | None"
+        setattr(cls, slot, KINDS[slot].flag)
+    return cls
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
+@_with_slots
 class EngineConfig:
     """Settings of one engine. None: the model, the machine or plugins.toml decides at start.
 
-    Raises ConfigError when a value cannot work.
+    The names of slots are settings, too: `scheduler`, `router` and so on; see kinds.py. Raises
+    ConfigError when a value cannot work.
     """
 
     model: str | None = setting(
@@ -136,22 +148,6 @@ class EngineConfig:
     max_logprobs: int = setting(
         20, "maximum number of logprobs per token that a request may ask for", between=(0, 1000)
     )
-    grammar_backend: str | None = setting(
-        None,
-        "code that makes answers follow a grammar, such as a JSON schema: auto, llguidance, or a "
-        "plugin's name",
-    )
-    tool_call_parser: str | None = setting(
-        None,
-        "parser that finds tool calls in the answers of chats: auto (by the chat template), "
-        "hermes, qwen3-xml, glm, llama3-json, mistral, gemma, pythonic, gpt-oss, generic (fits "
-        "every model), none (requests with tools are refused), or a plugin's name",
-    )
-    reasoning_parser: str | None = setting(
-        None,
-        "parser that separates reasoning from content in the answers of chats: auto (by the chat "
-        "template), think, mistral-think, gemma-think, gpt-oss, none, or a plugin's name",
-    )
 
     block_size: int = setting(
         16,
@@ -230,19 +226,6 @@ class EngineConfig:
         "default: no limit",
         metavar="SECONDS",
     )
-    scheduler: str | None = setting(
-        None,
-        "policy that decides how many tokens each request computes in a step: chunked, "
-        "prefill-first, or a plugin's name",
-    )
-    scheduling_policy: str | None = setting(
-        None, "order of the waiting requests: fcfs, priority, or a plugin's name"
-    )
-    preemption_mode: str | None = setting(
-        None,
-        "what happens when no KV block is free: recompute, swap, lowest-priority, or a plugin's "
-        "name",
-    )
 
     data_parallel_size: int = setting(
         1,
@@ -251,11 +234,6 @@ class EngineConfig:
         "-dp",
         between=(1, 1024),
         group="parallel",
-    )
-    router: str | None = setting(
-        None,
-        "policy that chooses the replica of each request, with --data-parallel-size: prefix-aware, "
-        "least-loaded, round-robin, session, or a plugin's name",
     )
     tensor_parallel_size: int = setting(
         1,
@@ -283,32 +261,12 @@ class EngineConfig:
         "0-15|16-31; auto: equal shares of the cores; Linux only",
         metavar="CPUS",
     )
-    distributed_executor_backend: str | None = setting(
-        None,
-        "where steps are computed: auto (inprocess, or multiprocess if several workers are "
-        "needed), inprocess or uni (the engine's process), multiprocess or mp (worker processes), "
-        "ray (workers of a Ray cluster), or a plugin's name",
-    )
 
-    attention_backend: str | None = setting(
-        None,
-        "code that computes attention: auto, cpu, torch, flash-attn, xformers, cuda-paged, triton, "
-        "or a plugin's name; two names with a comma: the first computes prompts, the second "
-        "decodes",
-        group="backends",
-    )
-    linear_backend: str | None = setting(
-        None, "code that computes matrix products: auto, cpu, torch, or a plugin's name"
-    )
-    model_impl: str | None = setting(
-        None,
-        "code that runs the model: auto, native, transformers (most decoders that transformers "
-        "knows), or a plugin's name",
-    )
     skip_model_check: bool = setting(
         False,
         "do not compare the first steps of a model that transformers runs with its own forward "
         "pass at start; the log says so",
+        group="backends",
     )
 
     enforce_eager: bool = unused_setting(False, "do not capture CUDA graphs", _EAGER)
@@ -340,29 +298,18 @@ class EngineConfig:
         metavar="JSON",
     )
 
-    speculative_method: str | None = setting(
-        None,
-        "method that drafts the next tokens, which the model then verifies in one step: none, "
-        "ngram, draft-model, or a plugin's name",
-        "--spec-method",
-        group="speculation",
-    )
     speculative_model: str | None = setting(
         None,
         "directory or .gguf file of a draft head, or of a smaller model with the same vocabulary; "
         "implies the method draft-model",
         "--spec-model",
         metavar="MODEL",
+        group="speculation",
     )
     num_speculative_tokens: int | None = setting(
         None,
         "maximum number of draft tokens of a request in a step, 1 to 16; default: 5",
         "--spec-tokens",
-    )
-    draft_length: str | None = setting(
-        None,
-        "policy that chooses the number of draft tokens of each request: adaptive (as many as make "
-        "answers faster, or none), fixed (always num_speculative_tokens), or a plugin's name",
     )
     speculative_adaptive: bool | None = setting(
         None, "on: use the draft length adaptive; off: use fixed"
@@ -424,9 +371,9 @@ class EngineConfig:
                 "--cpu-bind names the CPUs of one replica, but --data-parallel-size is "
                 f"{self.data_parallel_size}: remove one of them"
             )
-        if self.router is not None and self.data_parallel_size == 1:
+        if (router := self.chosen("router")) is not None and self.data_parallel_size == 1:
             raise ConfigError(
-                f"--router {self.router} has no effect on one replica: add --data-parallel-size, "
+                f"--router {router} has no effect on one replica: add --data-parallel-size, "
                 "or remove --router"
             )
         if not 0 < self.gpu_memory_utilization <= 1:
@@ -459,10 +406,15 @@ class EngineConfig:
             object.__setattr__(self, name, plain)
         self.speculation()
 
+    def chosen(self, slot: str) -> str | None:
+        """The name that chooses the provider of a slot; None: plugins.toml decides."""
+        name: str | None = getattr(self, slot)
+        return name
+
     def speculation(self) -> SpeculationSettings:
         """The settings of speculation, with --speculative-config parsed. Raises ConfigError."""
         return read_speculation(
-            method=self.speculative_method,
+            method=self.chosen("speculative_method"),
             model=self.speculative_model,
             num_speculative_tokens=self.num_speculative_tokens,
             config=self.speculative_config,

@@ -8,70 +8,53 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from .conformance import (
-        AdmissionConformance,
-        AttentionConformance,
-        DraftLengthConformance,
-        ExecutorConformance,
-        GrammarConformance,
-        LinearConformance,
-        LogitsProcessorConformance,
-        ModelImplConformance,
-        ObserverConformance,
-        PackageConformance,
-        PreemptionConformance,
-        ReasoningParserConformance,
-        RouterConformance,
-        SchedulerConformance,
-        SchedulingPolicyConformance,
-        SpeculatorConformance,
-        ToolCallParserConformance,
-        WeightFormatConformance,
-    )
-    from .conformance.engine.bench import EngineBench
-    from .conformance.engine.workload import EngineShape, Job
-    from .simulated.executor import SimulatedExecutor, expected_tokens
-    from .toy_tokenizer import ToyTokenizer
+from ..core.kinds import KINDS
 
-__all__ = [
-    "AdmissionConformance",
-    "AttentionConformance",
-    "DraftLengthConformance",
-    "EngineBench",
-    "EngineShape",
-    "ExecutorConformance",
-    "GrammarConformance",
-    "Job",
-    "LinearConformance",
-    "LogitsProcessorConformance",
-    "ModelImplConformance",
-    "ObserverConformance",
-    "PackageConformance",
-    "PreemptionConformance",
-    "ReasoningParserConformance",
-    "RouterConformance",
-    "SchedulerConformance",
-    "SchedulingPolicyConformance",
-    "SimulatedExecutor",
-    "SpeculatorConformance",
-    "ToolCallParserConformance",
-    "ToyTokenizer",
-    "WeightFormatConformance",
-    "expected_tokens",
-]
+if TYPE_CHECKING:
+    from .conformance.attention.suite import AttentionConformance as AttentionConformance
+    from .conformance.engine.bench import EngineBench as EngineBench
+    from .conformance.engine.workload import EngineShape as EngineShape
+    from .conformance.engine.workload import Job as Job
+    from .conformance.executor.suite import ExecutorConformance as ExecutorConformance
+    from .conformance.grammar.suite import GrammarConformance as GrammarConformance
+    from .conformance.linear.suite import LinearConformance as LinearConformance
+    from .conformance.logits.suite import LogitsProcessorConformance as LogitsProcessorConformance
+    from .conformance.model.suite import ModelImplConformance as ModelImplConformance
+    from .conformance.package import PackageConformance as PackageConformance
+    from .conformance.parsers.suite import ReasoningParserConformance as ReasoningParserConformance
+    from .conformance.parsers.suite import ToolCallParserConformance as ToolCallParserConformance
+    from .conformance.policies.admission import AdmissionConformance as AdmissionConformance
+    from .conformance.policies.draft_length import DraftLengthConformance as DraftLengthConformance
+    from .conformance.policies.observer import ObserverConformance as ObserverConformance
+    from .conformance.policies.preemption import PreemptionConformance as PreemptionConformance
+    from .conformance.policies.router import RouterConformance as RouterConformance
+    from .conformance.policies.scheduler import SchedulerConformance as SchedulerConformance
+    from .conformance.policies.scheduling_policy import (
+        SchedulingPolicyConformance as SchedulingPolicyConformance,
+    )
+    from .conformance.policies.speculator import SpeculatorConformance as SpeculatorConformance
+    from .conformance.weight_format.suite import WeightFormatConformance as WeightFormatConformance
+    from .simulated.executor import SimulatedExecutor as SimulatedExecutor
+    from .simulated.executor import expected_tokens as expected_tokens
+    from .toy_tokenizer import ToyTokenizer as ToyTokenizer
 
 _MODULES = {
     "EngineBench": "conformance.engine.bench",
     "EngineShape": "conformance.engine.workload",
     "Job": "conformance.engine.workload",
+    "PackageConformance": "conformance.package",
     "SimulatedExecutor": "simulated.executor",
     "ToyTokenizer": "toy_tokenizer",
     "expected_tokens": "simulated.executor",
 }
+for _kind in KINDS.values():
+    _module, _, _suite = _kind.suite.partition(":")
+    _MODULES[_suite] = f"conformance.{_module}"
+
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'conformance')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -107,7 +107,7 @@ HANGS = {
     "building observer 'slow' of plugin 'slow' (slow 1.0)": """
         @hookimpl
         def register(registry):
-            registry.observer("slow", make)
+            registry.offer(kinds.OBSERVER, "slow", make)
 
         def make(context):
             while True:

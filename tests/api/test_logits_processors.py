@@ -12,6 +12,7 @@ import torch
 
 from tokenmill.assembly import AsyncEngine
 from tokenmill.compute import ProcessedRow, ProcessorSpec
+from tokenmill.core import kinds
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
 
@@ -67,7 +68,7 @@ class Moody:
 class Moods:
     @hookimpl
     def register(self, registry: Registry) -> None:
-        registry.logits_processor("moody", lambda: Moody)
+        registry.offer(kinds.LOGITS_PROCESSOR, "moody", lambda: Moody)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from .scripted import scripted_server
 HEADER = """
 import threading
 
-from tokenmill.plugin import ContentDelta, hookimpl
+from tokenmill.plugin import ContentDelta, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 """
@@ -34,7 +34,7 @@ class Odd:
 
 @hookimpl
 def register(registry):
-    registry.tool_call_parser("odd", Odd)
+    registry.offer(kinds.TOOL_CALL_PARSER, "odd", Odd)
 """
 CHAT = {
     "messages": [{"role": "user", "content": "x"}],

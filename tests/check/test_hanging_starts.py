@@ -41,7 +41,7 @@ class Parser:
 @hookimpl
 def register(registry):
     {register_time}
-    registry.tool_call_parser("slow", Parser)
+    registry.offer(kinds.TOOL_CALL_PARSER, "slow", Parser)
 """
 STAGES = {
     "import_time": "importing",

@@ -124,7 +124,7 @@ def admit(request, load):
 
 @hookimpl
 def register(registry):
-    registry.observer("watcher", Observer, options=Options)
+    registry.offer(kinds.OBSERVER, "watcher", Observer, options=Options)
 """
 
 

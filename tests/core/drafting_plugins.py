@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tokenmill.core import kinds
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.contract.speculation import Draft, ProposalBatch, ProposalRequest
@@ -36,7 +37,7 @@ class Named:
 
     @hookimpl
     def register(self, registry: Registry) -> None:
-        registry.speculative_method(self._name, Method, options=ModelOptions)
+        registry.offer(kinds.SPECULATIVE_METHOD, self._name, Method, options=ModelOptions)
 
 
 class Drafting:
@@ -49,7 +50,7 @@ class Drafting:
 
     @hookimpl
     def register(self, registry: Registry) -> None:
-        registry.speculative_method("drafting", lambda: self.method)
+        registry.offer(kinds.SPECULATIVE_METHOD, "drafting", lambda: self.method)
 
 
 def propose(host: PluginHost, asked: ProposalBatch) -> Sequence[Draft]:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import StepView
@@ -50,7 +51,7 @@ class FunctionPlugin:
 
     @hookimpl
     def register(self, registry: Registry) -> None:
-        registry.scheduler("custom", lambda: FunctionScheduler(self._function))
+        registry.offer(kinds.SCHEDULER, "custom", lambda: FunctionScheduler(self._function))
 
 
 def wild(rng: random.Random) -> Callable[[StepView], None]:

@@ -10,7 +10,13 @@ from textwrap import dedent
 
 import pytest
 
-HEADER = "from tokenmill.core.contract.hookspecs import hookimpl\nTOKENMILL_API = (1, 1)\n"
+from tokenmill.core.host import plugin_set
+
+HEADER = """\
+from tokenmill.core import kinds
+from tokenmill.core.contract.hookspecs import hookimpl
+TOKENMILL_API = (1, 1)
+"""
 
 
 class Packages:
@@ -38,7 +44,8 @@ class Packages:
 
     def replace(self, module: str, code: str) -> None:
         """Other code for an installed module. The next import runs it, also within a second, in
-        which Python would take the old bytecode."""
+        which Python would take the old bytecode. Servers load plugins again."""
+        self._monkeypatch.setattr(plugin_set, "_shared", [])
         path = self.folder / f"{module}.py"
         path.write_text(code)
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
@@ -170,7 +171,7 @@ def test_a_provider_without_propose_is_refused() -> None:
     class Plugin:
         @hookimpl
         def register(self, registry: Registry) -> None:
-            registry.speculative_method("empty", object)  # type: ignore[arg-type]
+            registry.offer(kinds.SPECULATIVE_METHOD, "empty", object)  # type: ignore[arg-type]
 
     with pytest.raises(TokenmillError, match="lacks propose"):
         load(Plugin(), speculative_method="empty")

@@ -24,6 +24,11 @@ def test_the_configuration_page_names_every_table_and_key_of_plugins_toml() -> N
     assert all(f"| `{key}` |" in text for key in plugins_file._PLUGINS_KEYS)
 
 
+def test_the_table_of_kinds_is_up_to_date() -> None:
+    page = ROOT / "docs/plugins/reference.md"
+    assert page.read_text(encoding="utf-8") == run_script("write_kinds.py")["page"](), STALE
+
+
 def test_the_models_page_is_up_to_date() -> None:
     page = ROOT / "docs/models.md"
     assert page.read_text(encoding="utf-8") == run_script("write_models.py")["page"](), STALE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.core.contract.registry import SLOTS
+from tokenmill.core.kinds import SLOTS
 
 from .pages import DOCS, ROOT, name_of, prose
 

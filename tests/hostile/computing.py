@@ -12,8 +12,8 @@ def _around(kind: str, hook: str, base: str, method: str, **options: object) -> 
     module, _, name = base.partition(":")
     code = f"from tokenmill.backends.{module} import {name} as Right\n"
     code += f"class Provider(Right):\n    {method}\n"
-    code += f"def make(): return Provider\n@hookimpl\ndef register(registry): registry.{kind}"
-    code += f'("{NAME}", make)\n'
+    code += "def make(): return Provider\n@hookimpl\ndef register(registry):\n"
+    code += f'    registry.offer(kinds.{kind.upper()}, "{NAME}", make)\n'
     return Place(kind=kind, hook=hook, code=code, options={kind: NAME} | options)
 
 
@@ -38,7 +38,7 @@ class Provider:
 
 def make(): return Provider
 @hookimpl
-def register(registry): registry.distributed_executor_backend("{NAME}", make)
+def register(registry): registry.offer(kinds.DISTRIBUTED_EXECUTOR_BACKEND, "{NAME}", make)
 """
 PENDING = """
 class Pending:
@@ -64,7 +64,7 @@ class Provider:
 
 def make(): return Provider
 @hookimpl
-def register(registry): registry.logits_processor("{NAME}", make)
+def register(registry): registry.offer(kinds.LOGITS_PROCESSOR, "{NAME}", make)
 """
 
 
@@ -106,7 +106,7 @@ COMPUTING: Mapping[str, Place] = {
         kind="weight_format",
         hook="read",
         code="def make(): return act\n@hookimpl\n"
-        f'def register(registry): registry.weight_format("{NAME}", make)\n',
+        f'def register(registry): registry.offer(kinds.WEIGHT_FORMAT, "{NAME}", make)\n',
     ),
     "grammar reasons": _around("grammar_backend", "reasons_against", GRAMMAR, REASONS),
     "compile": _around(
@@ -132,7 +132,8 @@ COMPUTING: Mapping[str, Place] = {
         kind="speculative_method",
         hook="propose",
         code="class Provider:\n    @hookimpl\n    def propose(self, batch): return act(batch)\n"
-        f'@hookimpl\ndef register(registry): registry.speculative_method("{NAME}", Provider)\n',
+        f"@hookimpl\ndef register(registry):\n"
+        f'    registry.offer(kinds.SPECULATIVE_METHOD, "{NAME}", Provider)\n',
         options={"speculative_method": NAME, "num_speculative_tokens": 2},
     ),
     "prepare": Place(
@@ -140,7 +141,8 @@ COMPUTING: Mapping[str, Place] = {
         hook="prepare",
         code="class Provider:\n    @hookimpl\n    def propose(self, batch): return []\n"
         "    def prepare(self, support): return act(support)\n"
-        f'@hookimpl\ndef register(registry): registry.speculative_method("{NAME}", Provider)\n',
+        f"@hookimpl\ndef register(registry):\n"
+        f'    registry.offer(kinds.SPECULATIVE_METHOD, "{NAME}", Provider)\n',
         options={"speculative_method": NAME, "num_speculative_tokens": 2},
     ),
 }

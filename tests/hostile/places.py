@@ -45,7 +45,7 @@ def _provider(
 ) -> Place:
     """A class that is registered under the name "hostile", and chosen by a flag."""
     code = f"class Provider:\n{indent(body, '    ')}\n\n@hookimpl\ndef register(registry):\n"
-    code += f'    registry.{kind}("{NAME}", Provider)\n'
+    code += f'    registry.offer(kinds.{kind.upper()}, "{NAME}", Provider)\n'
     chosen = {} if flag == "" else {flag or kind: NAME}
     return Place(kind=kind, hook=hook, code=code, options=chosen | options)
 
@@ -107,12 +107,13 @@ PLACES: Mapping[str, Place] = {
         kind="package",
         hook="register",
         code="@hookimpl\ndef register(registry):\n"
-        '    registry.scheduler("chunked", act)\n    registry.router("random", act)\n',
+        '    registry.offer(kinds.SCHEDULER, "chunked", act)\n'
+        '    registry.offer(kinds.ROUTER, "random", act)\n',
     ),
     "factory": Place(
         kind="observer",
         hook="factory",
-        code=f'@hookimpl\ndef register(registry): registry.observer("{NAME}", act)\n',
+        code=f'@hookimpl\ndef register(registry): registry.offer(kinds.OBSERVER, "{NAME}", act)\n',
     ),
     "lifespan": _hook("observer", "lifespan", "engine"),
     "async hook": Place(

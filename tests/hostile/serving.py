@@ -23,7 +23,7 @@ def _parser(kind: str, parse: str, reasons: str = "return []", hook: str = "pars
 
     @hookimpl
     def register(registry):
-        registry.{kind}("{NAME}", Provider)
+        registry.offer(kinds.{kind.upper()}, "{NAME}", Provider)
     """
     return Place(kind=kind, hook=f"{kind}.{hook}", code=dedent(code), options={kind: NAME})
 
@@ -39,7 +39,7 @@ def _router(method: str) -> Place:
 
     @hookimpl
     def register(registry):
-        registry.router("{NAME}", Provider)
+        registry.offer(kinds.ROUTER, "{NAME}", Provider)
     """
     options = {"router": NAME, "data_parallel_size": 2}
     return Place(kind="router", hook=f"router.{method}", code=dedent(code), options=options)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.core.plugin_packages import Packages
-from tokenmill.core.contract.registry import KINDS
+from tokenmill.core.kinds import KINDS
 
 from .computing import COMPUTING
 from .serving import SERVING

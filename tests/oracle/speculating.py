@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.assembly import make_draft_model
+from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
@@ -29,7 +30,7 @@ class Foresight:
 
     @hookimpl
     def register(self, registry: Registry) -> None:
-        registry.speculative_method(NAME, lambda: Foreseeing(self._cases))
+        registry.offer(kinds.SPECULATIVE_METHOD, NAME, lambda: Foreseeing(self._cases))
 
 
 class Foreseeing:

@@ -212,7 +212,7 @@ def install_scheduler(packages: Packages, body: str) -> None:
 
         @hookimpl
         def register(registry):
-            registry.scheduler("odd", Odd)
+            registry.offer(kinds.SCHEDULER, "odd", Odd)
         """,
     )
 

@@ -1,6 +1,6 @@
 """Audit log: a JSON line when a request is admitted, preempted or finished."""
 
-from tokenmill.plugin import Registry, hookimpl
+from tokenmill.plugin import Registry, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 
@@ -9,4 +9,4 @@ TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 def register(registry: Registry) -> None:
     from .observer import AuditLog, AuditLogOptions
 
-    registry.observer("audit-log", AuditLog, options=AuditLogOptions)
+    registry.offer(kinds.OBSERVER, "audit-log", AuditLog, options=AuditLogOptions)

@@ -1,6 +1,6 @@
 """Weighted fair queueing: tenants share the engine by weight, whatever one of them sends."""
 
-from tokenmill.plugin import Registry, hookimpl
+from tokenmill.plugin import Registry, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 
@@ -9,4 +9,6 @@ TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 def register(registry: Registry) -> None:
     from .policy import FairQueueing, FairQueueingOptions
 
-    registry.scheduling_policy("fair-queueing", FairQueueing, options=FairQueueingOptions)
+    registry.offer(
+        kinds.SCHEDULING_POLICY, "fair-queueing", FairQueueing, options=FairQueueingOptions
+    )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tokenmill.plugin import Registry, hookimpl
+from tokenmill.plugin import Registry, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 
@@ -16,4 +16,4 @@ def _sdpa() -> Any:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.attention_backend("sdpa", _sdpa)
+    registry.offer(kinds.ATTENTION_BACKEND, "sdpa", _sdpa)

@@ -1,6 +1,6 @@
 """Shortest job first: requests with the least work left go first, so most answers come sooner."""
 
-from tokenmill.plugin import Registry, hookimpl
+from tokenmill.plugin import Registry, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 
@@ -9,4 +9,6 @@ TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 def register(registry: Registry) -> None:
     from .scheduler import ShortestJobFirst, ShortestJobFirstOptions
 
-    registry.scheduler("shortest-job-first", ShortestJobFirst, options=ShortestJobFirstOptions)
+    registry.offer(
+        kinds.SCHEDULER, "shortest-job-first", ShortestJobFirst, options=ShortestJobFirstOptions
+    )

@@ -1,6 +1,6 @@
 """Suffix automaton: drafts what followed the longest ending of the text that occurred before."""
 
-from tokenmill.plugin import Registry, hookimpl
+from tokenmill.plugin import Registry, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 
@@ -9,4 +9,6 @@ TOKENMILL_API = (1, 1)  # lowest and highest hook API that this was written for
 def register(registry: Registry) -> None:
     from .speculator import SuffixOptions, SuffixSpeculator
 
-    registry.speculative_method("suffix-automaton", SuffixSpeculator, options=SuffixOptions)
+    registry.offer(
+        kinds.SPECULATIVE_METHOD, "suffix-automaton", SuffixSpeculator, options=SuffixOptions
+    )

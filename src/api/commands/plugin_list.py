@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...core.contract.plugin_info import PluginInfo
-from ...core.contract.registry import KINDS
+from ...core.kinds import KINDS
 from .tables import new_table, print_table
 
 OWN = "tokenmill"

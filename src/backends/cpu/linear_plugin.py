@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ...core import kinds
 from ...core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -42,4 +43,4 @@ def _cpu_linear(options: CPULinearOptions) -> type[LinearBackend]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.linear_backend("cpu", _cpu_linear, options=CPULinearOptions)
+    registry.offer(kinds.LINEAR_BACKEND, "cpu", _cpu_linear, options=CPULinearOptions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...core import kinds
 from ...core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -22,4 +23,4 @@ def _cuda_paged_attention() -> type[AttentionBackend]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.attention_backend("cuda-paged", _cuda_paged_attention)
+    registry.offer(kinds.ATTENTION_BACKEND, "cuda-paged", _cuda_paged_attention)

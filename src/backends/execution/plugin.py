@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...core import kinds
 from ...core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -29,5 +30,9 @@ def make_multi_process() -> ExecutorProvider:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.distributed_executor_backend("inprocess", make_in_process, aliases=("uni",))
-    registry.distributed_executor_backend("multiprocess", make_multi_process, aliases=("mp",))
+    registry.offer(
+        kinds.DISTRIBUTED_EXECUTOR_BACKEND, "inprocess", make_in_process, aliases=("uni",)
+    )
+    registry.offer(
+        kinds.DISTRIBUTED_EXECUTOR_BACKEND, "multiprocess", make_multi_process, aliases=("mp",)
+    )

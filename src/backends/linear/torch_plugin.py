@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...core import kinds
 from ...core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -22,4 +23,4 @@ def _torch_linear() -> type[LinearBackend]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.linear_backend("torch", _torch_linear)
+    registry.offer(kinds.LINEAR_BACKEND, "torch", _torch_linear)

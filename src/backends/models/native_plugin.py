@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...core import kinds
 from ...core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -22,4 +23,4 @@ def _native() -> type[ModelImpl]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.model_impl("native", _native)
+    registry.offer(kinds.MODEL_IMPL, "native", _native)

@@ -11,137 +11,16 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Self
 
 from ..config import EngineConfig
 from ..errors import CONTAINED, PluginError, describe
-from ..suggest import did_you_mean, listed, near_and_known
-from .draft_length import DraftLengthPolicy
+from ..kinds import KINDS, Kind, P
+from ..suggest import did_you_mean, listed
 from .metrics import PluginMetrics
-from .parsing.answer_parsers import ReasoningParser, ToolCallParser
 from .plugin_info import ProviderInfo, Source, normalize
-from .policy import (
-    PreemptionCandidate,
-    Refusal,
-    RequestView,
-    SchedulingPolicy,
-    StepView,
-    Victim,
-)
 from .provider_options import build_options, describe_options, refuse_options
-from .routing import Router
-from .speculation import Draft, ProposalBatch
 from .start_calls import START_CALLS
-
-if TYPE_CHECKING:
-    from .client import Load
-
-SLOTS = (
-    "scheduler",
-    "scheduling_policy",
-    "preemption_mode",
-    "distributed_executor_backend",
-    "attention_backend",
-    "linear_backend",
-    "model_impl",
-    "grammar_backend",
-    "speculative_method",
-    "draft_length",
-    "tool_call_parser",
-    "reasoning_parser",
-    "router",
-)
-"""Kinds with exactly one chosen provider."""
-PARSERS = ("tool_call_parser", "reasoning_parser")
-"""Slots whose providers the API builds, not the engine."""
-COMPUTING = (
-    "distributed_executor_backend",
-    "attention_backend",
-    "linear_backend",
-    "model_impl",
-    "grammar_backend",
-    *PARSERS,
-)
-"""Slots in which "auto" means the first provider that has no `reasons_against` the model."""
-WORKER_KINDS = (
-    "attention_backend",
-    "linear_backend",
-    "model_impl",
-    "grammar_backend",
-    "speculative_method",
-    "weight_format",
-    "logits_processor",
-)
-"""Kinds whose providers are used where steps are computed."""
-WATCHERS = ("observer", "admission")
-"""Kinds of which every provider of an enabled plugin is built, with a PluginContext."""
-KINDS = (*SLOTS, *WATCHERS, "weight_format", "logits_processor")
-"""All kinds. A model's files name the weight format that they need, and a request's arguments the
-logits processors that it uses."""
-
-REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
-    "scheduler": ("schedule",),
-    "scheduling_policy": ("key", "uses_priority"),
-    "preemption_mode": ("preempt", "modes"),
-    "distributed_executor_backend": ("reasons_against", "__call__"),
-    "attention_backend": ("reasons_against", "__call__"),
-    "linear_backend": ("reasons_against", "keeps", "__call__"),
-    "model_impl": ("reasons_against", "__call__"),
-    "grammar_backend": ("reasons_against", "__call__"),
-    "speculative_method": ("propose",),
-    "draft_length": ("choose", "observe", "forget"),
-    "tool_call_parser": ("reasons_against", "parse", "needs_special_tokens", "call_syntax"),
-    "reasoning_parser": ("reasons_against", "parse", "needs_special_tokens", "marks"),
-    "router": ("route", "forget"),
-    "admission": ("admit",),
-    "weight_format": ("__call__",),
-    "logits_processor": (
-        "arguments",
-        "example",
-        "allows_drafts",
-        "always",
-        "check",
-        "reasons_against",
-        "__call__",
-    ),
-}
-
-
-class Scheduler(Protocol):
-    """Divides a step among requests. A factory returns it; mark `schedule` with @hookimpl."""
-
-    def schedule(self, step: StepView) -> object: ...
-
-
-class PreemptionMode(Protocol):
-    """Chooses which request to preempt. A factory returns it; mark `preempt` with @hookimpl."""
-
-    @property
-    def modes(self) -> tuple[str, ...]:
-        """The modes that `preempt` may answer: "recompute", "swap" or both.
-
-        The engine reserves host memory for swapped blocks only if "swap" is among them.
-        """
-        ...
-
-    def preempt(
-        self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
-    ) -> Victim | None: ...
-
-
-class SpeculativeMethod(Protocol):
-    """Proposes draft tokens. A factory returns it; mark `propose` with @hookimpl.
-
-    A method that needs the executor also has `prepare(support)`; see Speculator in speculation.py.
-    """
-
-    def propose(self, batch: ProposalBatch) -> Sequence[Draft]: ...
-
-
-class Admission(Protocol):
-    """Admits or refuses arriving requests. A factory returns it; mark `admit` with @hookimpl."""
-
-    def admit(self, request: RequestView, load: Load) -> Refusal | None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +39,8 @@ class Provider:
     kind: str
     name: str
     aliases: tuple[str, ...]
-    switches: Mapping[str, bool]
-    """By flag that is on or off: the value that selects this provider."""
+    switch: bool | None
+    """The value of the kind's flag that is on or off, if it selects this provider."""
     factory: Callable[..., object]
     options: type[Any] | None
     source: Source
@@ -181,7 +60,7 @@ class Provider:
 
 
 class Registry:
-    """The argument of the `register` hook, with one method per kind of provider.
+    """The argument of the `register` hook, which takes a plugin's offers.
 
     If an offer declares `options` (a dataclass), its factory is called with an instance of that
     class. The factories of observers and admissions get a PluginContext as their first argument.
@@ -207,257 +86,47 @@ class Registry:
         finally:
             self._source = None
 
-    def scheduler(
+    def offer(
         self,
+        kind: Kind[P],
         name: str,
-        factory: Callable[..., Scheduler],
+        factory: Callable[..., P],
         *,
         options: type[Any] | None = None,
         aliases: Sequence[str] = (),
-        switches: Mapping[str, bool] | None = None,
+        switch: bool | None = None,
     ) -> None:
-        """Offer a scheduler, chosen by --scheduler or [scheduler] use.
+        """Offer a provider of a kind, under a name by which it is chosen or used.
 
-        `switches={"enable_chunked_prefill": True}` means that this flag, when it is on, selects it.
-        It runs in the engine's process, on the engine thread.
+        `factory` makes the provider. `switch` is for kinds with a flag that is on or off: the value
+        of this flag that selects the provider. Raises PluginError for an offer that cannot work.
         """
-        self._offer("scheduler", name, factory, options, aliases, switches)
-
-    def scheduling_policy(
-        self,
-        name: str,
-        factory: Callable[..., SchedulingPolicy],
-        *,
-        options: type[Any] | None = None,
-        aliases: Sequence[str] = (),
-    ) -> None:
-        """Offer an order for waiting requests, chosen by --scheduling-policy.
-
-        It runs in the engine's process, on the engine thread.
-        """
-        self._offer("scheduling_policy", name, factory, options, aliases)
-
-    def preemption_mode(
-        self,
-        name: str,
-        factory: Callable[..., PreemptionMode],
-        *,
-        options: type[Any] | None = None,
-        aliases: Sequence[str] = (),
-    ) -> None:
-        """Offer a rule for which request gives up its KV blocks, chosen by --preemption-mode.
-
-        It runs in the engine's process, on the engine thread.
-        """
-        self._offer("preemption_mode", name, factory, options, aliases)
-
-    def distributed_executor_backend(
-        self,
-        name: str,
-        factory: Callable[..., Any],
-        *,
-        options: type[Any] | None = None,
-        aliases: Sequence[str] = (),
-    ) -> None:
-        """Offer an executor, which decides where steps are computed. It is chosen by
-        --distributed-executor-backend.
-
-        The factory returns the executor's class (see ExecutorProvider in
-        backends/execution/base.py). It runs in the engine's process, on the device thread.
-        """
-        self._offer("distributed_executor_backend", name, factory, options, aliases)
-
-    def attention_backend(
-        self,
-        name: str,
-        factory: Callable[..., Any],
-        *,
-        options: type[Any] | None = None,
-        aliases: Sequence[str] = (),
-    ) -> None:
-        """Offer an attention backend, chosen by --attention-backend.
-
-        The factory returns the backend's class (see backends/attention/base.py), or any object that
-        has its `reasons_against` and makes a backend when called with an AttentionSpec. It runs in
-        a worker, on the device thread.
-        """
-        self._offer("attention_backend", name, factory, options, aliases)
-
-    def linear_backend(
-        self,
-        name: str,
-        factory: Callable[..., Any],
-        *,
-        options: type[Any] | None = None,
-        aliases: Sequence[str] = (),
-    ) -> None:
-        """Offer a linear backend, which computes matrix products, chosen by --linear-backend.
-
-        The factory returns the backend's class (see backends/linear/base.py). It runs in a worker,
-        on the device thread.
-        """
-        self._offer("linear_backend", name, factory, options, aliases)
-
-    def model_impl(
-        self,
-        name: str,
-        factory: Callable[..., Any],
-        *,
-        options: type[Any] | None = None,
-        aliases: Sequence[str] = (),
-    ) -> None:
-        """Offer an implementation of models, chosen by --model-impl.
-
-        The factory returns the implementation's class (see ModelImpl in backends/models/base.py),
-        which decides from config.json whether it can run a model. It runs in a worker, on
-        the device thread.
-        """
-        self._offer("model_impl", name, factory, options, aliases)
-
-    def weight_format(
-        self, name: str, factory: Callable[..., Any], *, aliases: Sequence[str] = ()
-    ) -> None:
-        """Offer a way in which the weights of Hugging Face directories are quantized.
-
-        `name` is the `quant_method` of `quantization_config` in config.json. The factory returns
-        the reader of these settings: a ReadMethod of backends/weights/quantization/methods.py. It
-        runs in a worker, on the device thread.
-        """
-        self._offer("weight_format", name, factory, None, aliases)
-
-    def grammar_backend(
-        self,
-        name: str,
-        factory: Callable[..., Any],
-        *,
-        options: type[Any] | None = None,
-        aliases: Sequence[str] = (),
-    ) -> None:
-        """Offer a grammar backend, which finds the tokens that may come next in a constrained
-        answer, chosen by --grammar-backend.
-
-        The factory is a function of a module, and returns the backend's class (see
-        backends/grammar/base.py). It runs in a worker, on the device thread. Another one tries
-        the grammars of arriving requests, in a process of its own.
-        """
-        self._offer("grammar_backend", name, factory, options, aliases)
-
-    def speculative_method(
-        self,
-        name: str,
-        factory: Callable[..., SpeculativeMethod],
-        *,
-        options: type[Any] | None = None,
-        aliases: Sequence[str] = (),
-        proposes: bool = True,
-    ) -> None:
-        """Offer a method that proposes draft tokens, chosen by --speculative-method.
-
-        A method with `proposes=False` never proposes drafts, and is not called.
-        `--speculative-model` and the keys of `--speculative-config` fill its options. It runs in a
-        worker, on the device thread.
-        """
-        self._offer("speculative_method", name, factory, options, aliases, {"proposes": proposes})
-
-    def draft_length(
-        self,
-        name: str,
-        factory: Callable[..., DraftLengthPolicy],
-        *,
-        options: type[Any] | None = None,
-        aliases: Sequence[str] = (),
-        switches: Mapping[str, bool] | None = None,
-    ) -> None:
-        """Offer a rule for how many tokens to draft, chosen by --draft-length.
-
-        `switches={"speculative_adaptive": False}` means that this flag, when it is off, selects it.
-        It runs in the engine's process, on the engine thread.
-        """
-        self._offer("draft_length", name, factory, options, aliases, switches)
-
-    def tool_call_parser(
-        self,
-        name: str,
-        factory: Callable[..., ToolCallParser],
-        *,
-        options: type[Any] | None = None,
-        aliases: Sequence[str] = (),
-    ) -> None:
-        """Offer a parser that finds tool calls in answers, chosen by --tool-call-parser.
-
-        It runs in the process of the API, on its event loop.
-        """
-        self._offer("tool_call_parser", name, factory, options, aliases)
-
-    def reasoning_parser(
-        self,
-        name: str,
-        factory: Callable[..., ReasoningParser],
-        *,
-        options: type[Any] | None = None,
-        aliases: Sequence[str] = (),
-    ) -> None:
-        """Offer a parser that separates reasoning from content, chosen by --reasoning-parser.
-
-        It runs in the process of the API, on its event loop.
-        """
-        self._offer("reasoning_parser", name, factory, options, aliases)
-
-    def router(
-        self,
-        name: str,
-        factory: Callable[..., Router],
-        *,
-        options: type[Any] | None = None,
-        aliases: Sequence[str] = (),
-    ) -> None:
-        """Offer a router, which chooses the replica of each request. It is chosen by --router.
-
-        It runs in the process of the API, on its event loop. It is used only with
-        --data-parallel-size above 1.
-        """
-        self._offer("router", name, factory, options, aliases)
-
-    def observer(
-        self, name: str, factory: Callable[..., object], *, options: type[Any] | None = None
-    ) -> None:
-        """Offer an object with hooks, which is built if its plugin is enabled.
-
-        The factory may return None to stay inactive. The object runs in the engine's process, on
-        the engine thread.
-        """
-        self._offer("observer", name, factory, options, ())
-
-    def admission(
-        self,
-        name: str,
-        factory: Callable[..., Admission | None],
-        *,
-        options: type[Any] | None = None,
-    ) -> None:
-        """Offer a check of arriving requests, which is built if its plugin is enabled.
-
-        The factory may return None to stay inactive. The check runs in the engine's process, on the
-        engine thread.
-        """
-        self._offer("admission", name, factory, options, ())
-
-    def logits_processor(
-        self, name: str, factory: Callable[..., Any], *, options: type[Any] | None = None
-    ) -> None:
-        """Offer a logits processor, which requests use by naming its arguments in `extra_args`.
-
-        The factory returns the processor's class (see LogitsProcessor in
-        backends/sampling/processing/base.py). It is used if its plugin is enabled: the class by
-        the engine, an instance in a worker, on the device thread.
-        """
-        self._offer("logits_processor", name, factory, options, ())
-
-    if not TYPE_CHECKING:  # a type checker finds the misspelling itself
-
-        def __getattr__(self, kind: str) -> Any:
-            """Raise AttributeError that lists the kinds, for a misspelling like `schedular`."""
-            raise AttributeError(f"the registry has no kind {kind!r}{near_and_known(kind, KINDS)}")
+        if not isinstance(kind, Kind):
+            raise PluginError(f"{name!r} needs a kind, such as kinds.SCHEDULER, got {kind!r}")
+        what = f"{label(kind.name)} {name!r}"
+        if self._source is None:
+            raise PluginError(f"{what} came too late: offer it in the hook 'register'")
+        if not callable(factory):
+            raise PluginError(f"{what} needs a factory to call, got {factory!r}")
+        if options is not None and not (
+            isinstance(options, type) and dataclasses.is_dataclass(options)
+        ):
+            raise PluginError(f"options of {what} must be a dataclass, got {options!r}")
+        if switch is not None and kind.switch is None:
+            raise PluginError(f"no flag that is on or off chooses a {label(kind.name)}: {name!r}")
+        names = [normalize(n) for n in (name, *aliases)]
+        provider = Provider(
+            kind=kind.name,
+            name=names[0],
+            aliases=tuple(names[1:]),
+            switch=switch,
+            factory=factory,
+            options=options,
+            source=self._source,
+        )
+        for n in names:
+            self._refuse_duplicate(kind.name, n)
+        self._providers.update({(kind.name, n): provider for n in names})
 
     def providers(
         self, kind: str | None = None, *, plugin: str | None = None
@@ -500,7 +169,7 @@ class Registry:
         line, for invalid options and for a factory that fails.
         """
         provider = self.find(kind, name)
-        arguments: list[object] = [context] if kind in WATCHERS else []
+        arguments: list[object] = [context] if KINDS[kind].is_watcher else []
         where = where or f"[{kind}]"
         if provider.options is None:
             refuse_options(options or {}, where=where, name=provider.name)
@@ -514,41 +183,6 @@ class Registry:
         """Remove all offers of a plugin that failed after it registered."""
         for key in [k for k, p in self._providers.items() if p.source == source]:
             del self._providers[key]
-
-    def _offer(
-        self,
-        kind: str,
-        name: str,
-        factory: Callable[..., object],
-        options: type[Any] | None,
-        aliases: Sequence[str],
-        switches: Mapping[str, bool] | None = None,
-    ) -> None:
-        if self._source is None:
-            raise PluginError(
-                f"{label(kind)} {name!r} came too late: offer it in the hook 'register'"
-            )
-        if not callable(factory):
-            raise PluginError(f"{label(kind)} {name!r} needs a factory to call, got {factory!r}")
-        if options is not None and not (
-            isinstance(options, type) and dataclasses.is_dataclass(options)
-        ):
-            raise PluginError(
-                f"options of {label(kind)} {name!r} must be a dataclass, got {options!r}"
-            )
-        names = [normalize(n) for n in (name, *aliases)]
-        provider = Provider(
-            kind=kind,
-            name=names[0],
-            aliases=tuple(names[1:]),
-            switches=switches or {},
-            factory=factory,
-            options=options,
-            source=self._source,
-        )
-        for n in names:
-            self._refuse_duplicate(kind, n)
-        self._providers.update({(kind, n): provider for n in names})
 
     def _refuse_duplicate(self, kind: str, name: str) -> None:
         other = self._providers.get((kind, name))
@@ -584,9 +218,10 @@ def _make(provider: Provider, arguments: Sequence[object]) -> object:
         built = START_CALLS.call(f"building {name}", provider.source, provider.factory, *arguments)
     except CONTAINED as error:
         raise PluginError(f"{what} could not be built: {describe(error)}") from error
-    if built is None and provider.kind in WATCHERS:
+    kind = KINDS[provider.kind]
+    if built is None and kind.is_watcher:
         return None
-    missing = [a for a in REQUIRED_ATTRIBUTES.get(provider.kind, ()) if not hasattr(built, a)]
+    missing = [name for name in kind.needs if not hasattr(built, name)]
     if missing:
         raise PluginError(f"{what} lacks {' and '.join(missing)}: its factory returned {built!r}")
     return built

@@ -16,8 +16,7 @@ from ..interfaces import ChatFormat
 from ..log import get_logger
 from .choice import choose_slot
 from .parser_guards import ParserGuards
-from .plugin_set import PluginSet
-from .plugins_file import read_settings
+from .plugin_set import PluginSet, enabled_plugins
 
 _log = get_logger("plugins")
 
@@ -46,9 +45,7 @@ def build_answer_parsers(config: EngineConfig, chat: ChatFormat | None) -> Answe
     """
     if chat is None:
         return AnswerParsers()
-    plugins = PluginSet(read_settings(config.plugins_file))
-    plugins.load_enabled()
-    plugins.refuse_failures()
+    plugins = enabled_plugins(config.plugins_file)
     guards = ParserGuards()
     tools = guards.watch(*_choose("tool_call_parser", config, plugins, chat))
     has_syntax = tools is not None and tools.call_syntax is not None

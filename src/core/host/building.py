@@ -18,6 +18,14 @@ from ..contract.provider_options import FOUND
 from ..contract.registry import PluginContext, Provider
 from ..contract.speculation import Speculator
 from ..errors import ConfigError, PluginError
+from ..kinds import (
+    DRAFT_LENGTH,
+    KINDS,
+    LOGITS_PROCESSOR,
+    PREEMPTION_MODE,
+    SCHEDULING_POLICY,
+    SPECULATIVE_METHOD,
+)
 from ..log import get_logger
 from ..settings.speculation import SpeculationSettings
 from .choice import choose
@@ -67,22 +75,22 @@ def build_plugins(
     choices = choose(config, plugins)
     plugins.refuse_failures()  # again, because a choice may have loaded another plugin
     _check_named(plugins)
-    order = build_choice(plugins, choices["scheduling_policy"])
-    draft_length = build_choice(plugins, choices["draft_length"])
-    for slot, policy in (("scheduling_policy", order), ("draft_length", draft_length)):
-        if marked_names(plugins.manager, policy):  # event hooks, beside what is called directly
-            plugins.register(choices[slot].provider, policy)
+    direct = {
+        name: _build_direct(plugins, choices[name])
+        for name, kind in KINDS.items()
+        if kind.is_direct
+    }
     filled = {slot: _fill(plugins, choices[slot], hook) for hook, slot in SLOT_HOOKS.items()}
-    _refuse_unused_flags(choices["speculative_method"], config.speculation())
     metrics = _build_watchers(plugins, choices, config) if watches else {}
+    _refuse_unused_flags(filled[SPECULATIVE_METHOD.name], config.speculation())
     return BuiltPlugins(
         plugins=plugins,
         choices=choices,
-        order=order,
-        draft_length=draft_length,
-        speculator=filled["speculative_method"],
+        order=direct[SCHEDULING_POLICY.name],
+        draft_length=direct[DRAFT_LENGTH.name],
+        speculator=filled[SPECULATIVE_METHOD.name],
         speculation=config.speculation(),
-        preemption_modes=tuple(filled["preemption_mode"].modes),
+        preemption_modes=tuple(filled[PREEMPTION_MODE.name].modes),
         sources=plugins.sources,
         metrics=metrics,
     )
@@ -94,23 +102,30 @@ def build_choice(plugins: PluginSet, choice: Choice) -> Any:
     return plugins.registry.build(provider.kind, provider.name, choice.options, where=choice.origin)
 
 
+def _build_direct(plugins: PluginSet, choice: Choice) -> Any:
+    policy = build_choice(plugins, choice)
+    if marked_names(plugins.manager, policy):  # event hooks, beside what is called directly
+        plugins.register(choice.provider, policy)
+    return policy
+
+
 def _fill(plugins: PluginSet, choice: Choice, hook: str) -> Any:
     filled = build_choice(plugins, choice)
     plugins.register(choice.provider, filled, fills=hook)
     return filled
 
 
-def _refuse_unused_flags(choice: Choice, settings: SpeculationSettings) -> None:
-    if settings.given and settings.method is None and not proposes(choice):
+def _refuse_unused_flags(speculator: Speculator, settings: SpeculationSettings) -> None:
+    if settings.given and settings.method is None and not proposes(speculator):
         raise ConfigError(
             f"{' and '.join(settings.given)} has no effect without a method: choose one, for "
             "example --speculative-method ngram"
         )
 
 
-def proposes(choice: Choice) -> bool:
-    """Whether the speculative method ever proposes drafts; if not, the engine never calls it."""
-    return choice.provider.switches.get("proposes", True)
+def proposes(speculator: Speculator) -> bool:
+    """Whether a speculative method ever proposes drafts; if not, the engine never calls it."""
+    return bool(getattr(speculator, "proposes", True))
 
 
 def _check_named(plugins: PluginSet) -> None:
@@ -129,7 +144,8 @@ def _build_watchers(
 ) -> Mapping[Source, PluginMetrics]:
     registry = plugins.registry
     metrics: dict[Source, PluginMetrics] = {}
-    for provider in (*registry.providers("observer"), *registry.providers("admission")):
+    watchers = [name for name, kind in KINDS.items() if kind.is_watcher]
+    for provider in (one for name in watchers for one in registry.providers(name)):
         if provider.source.plugin not in plugins.loaded:
             continue  # an earlier provider of the same plugin failed, so the plugin is left out
         prefix = metrics_prefix(config.metrics_prefix, provider.source.plugin)
@@ -147,7 +163,7 @@ def _build_watchers(
 def build_logits_processors(plugins: PluginSet) -> dict[str, FoundProcessor]:
     """Build the classes of all logits processors of loaded plugins. Raises PluginError."""
     found = {}
-    for provider in plugins.registry.providers("logits_processor"):
+    for provider in plugins.registry.providers(LOGITS_PROCESSOR.name):
         setting = _setting(plugins, provider)
         built = plugins.registry.build(
             provider.kind, provider.name, setting.options, where=setting.origin

@@ -7,17 +7,16 @@ from dataclasses import replace
 
 from ..config import EngineConfig
 from ..contract.choice import Choice
-from ..contract.registry import COMPUTING, SLOTS, Provider, label
+from ..contract.registry import Provider, label
 from ..errors import ConfigError, PluginError
+from ..kinds import ATTENTION_BACKEND, KINDS, SLOTS, SPECULATIVE_METHOD
 from ..log import get_logger
 from ..settings.declaration import flag
 from ..settings.speculation import OPTION_FLAGS, SpeculationSettings
 from .plugin_set import PluginSet
 from .plugins_file import SlotSetting, Table
 
-SPECULATION = "speculative_method"
-_SWITCHES = {"scheduler": "enable_chunked_prefill", "draft_length": "speculative_adaptive"}
-"""By slot: a flag that is on or off. A provider declares the value that selects it."""
+SPECULATION = SPECULATIVE_METHOD.name
 _log = get_logger("plugins")
 
 
@@ -115,9 +114,9 @@ def _find(slot: str, name: str, plugins: PluginSet) -> tuple[Provider, ...]:
     mean a pair.
     """
     offered = plugins.registry.providers(slot)
-    if slot in COMPUTING and name == "auto" and offered:
+    if KINDS[slot].has_auto and name == "auto" and offered:
         return offered
-    if slot != "attention_backend":
+    if slot != ATTENTION_BACKEND.name:
         return (plugins.find(slot, name),)
     names = [part.strip() for part in name.split(",")]
     if len(names) > 2:
@@ -145,14 +144,13 @@ def _named(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:
         settings = config.speculation()
         needs_model = "model" in settings.options and settings.method is None
         return _method_with_model(plugins) if needs_model else settings.method
-    named: str | None = getattr(config, slot)
-    switch = _SWITCHES.get(slot)
+    named, switch = config.chosen(slot), KINDS[slot].switch
     is_on: bool | None = None if switch is None else getattr(config, switch)
     if switch is None or is_on is None:
         return named
     if named is None:
         return _selected_by(slot, switch, is_on, plugins)
-    if plugins.find(slot, named).switches.get(switch) is not is_on:
+    if plugins.find(slot, named).switch is not is_on:
         raise ConfigError(
             f"{flag(switch)}={is_on} does not select the {label(slot)} {named!r} that "
             f"{flag(slot)} names: give only one of them"
@@ -162,7 +160,7 @@ def _named(slot: str, config: EngineConfig, plugins: PluginSet) -> str | None:
 
 def _selected_by(slot: str, switch: str, is_on: bool, plugins: PluginSet) -> str:
     for provider in plugins.registry.providers(slot):
-        if provider.switches.get(switch) is is_on:
+        if provider.switch is is_on:
             return provider.name
     raise ConfigError(
         f"{flag(switch)}={is_on} selects no {label(slot)}: no enabled plugin declares it"

@@ -6,9 +6,11 @@ and silently skips a second distribution with the same name.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.metadata import EntryPoint, distributions
 
 from ..contract.hookspecs import HOOK_API
@@ -45,8 +47,16 @@ class InstalledPlugin:
         )
 
 
-def find_installed() -> dict[str, InstalledPlugin]:
-    """Every installed plugin, by name. tokenmill's own come first; then they are sorted by name."""
+def find_installed() -> Mapping[str, InstalledPlugin]:
+    """Every installed plugin, by name. tokenmill's own come first; then they are sorted by name.
+
+    Packages are read again only if a folder of sys.path has changed.
+    """
+    return _find_installed(tuple((folder, _changed(folder)) for folder in sys.path))
+
+
+@lru_cache(maxsize=1)
+def _find_installed(folders: tuple[tuple[str, int], ...]) -> Mapping[str, InstalledPlugin]:
     found: dict[str, InstalledPlugin] = {}
     for source, entry_point in sorted(_entry_points(), key=lambda pair: _order(pair[0])):
         first = found.get(source.plugin)
@@ -132,6 +142,13 @@ def _entry_points() -> Iterator[tuple[Source, EntryPoint]]:
         for entry_point in found:
             plugin = normalize(entry_point.name)
             yield Source(plugin=plugin, distribution=name, version=version), entry_point
+
+
+def _changed(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _order(source: Source) -> tuple[bool, str, str]:

@@ -10,17 +10,13 @@ import pluggy
 from ..contract.hookspecs import PROJECT, HookSpecs
 from ..contract.plugin_info import Source
 from ..errors import PluginError
+from ..kinds import HOOKED
 from ..suggest import near_and_known
 
 HOOKS = tuple(name for name in vars(HookSpecs) if not name.startswith("_"))
 """All hooks, in the order of the specs."""
-SLOT_HOOKS = {
-    "schedule": "scheduler",
-    "preempt": "preemption_mode",
-    "propose": "speculative_method",
-}
+SLOT_HOOKS = {hook: kind.name for hook, kind in HOOKED.items() if kind.is_slot}
 """Hooks that exactly one chosen provider implements, with the kind of the provider."""
-WRAPPABLE = (*SLOT_HOOKS, "admit")
 
 
 def new_manager() -> pluggy.PluginManager:
@@ -105,17 +101,17 @@ def _check_one(
         raise PluginError(
             f"{source}: {hook!r} is an old-style wrapper: use @hookimpl(wrapper=True)"
         )
-    if implementation.wrapper and hook not in WRAPPABLE:
-        raise PluginError(f"{source}: {hook!r} cannot be wrapped, only {', '.join(WRAPPABLE)} can")
+    if implementation.wrapper and hook not in HOOKED:
+        raise PluginError(f"{source}: {hook!r} cannot be wrapped, only {', '.join(HOOKED)} can")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise PluginError(f"{source}: {hook!r} is async: hooks are plain functions; see 'lifespan'")
     if _keyword_only(function):
         raise PluginError(f"{source}: {hook!r} has keyword-only arguments: remove the '*'")
     if hook in SLOT_HOOKS and not implementation.wrapper and hook != fills:
-        kind = SLOT_HOOKS[hook]
+        kind = SLOT_HOOKS[hook].upper()
         raise PluginError(
             f"{source} implements {hook!r} without being chosen for it: offer it with "
-            f"registry.{kind}(...), or make it a wrapper"
+            f"registry.offer(kinds.{kind}, ...), or make it a wrapper"
         )
 
 

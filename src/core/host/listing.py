@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ..contract.plugin_info import OptionInfo, PluginDescription, PluginInfo, normalize
-from ..contract.registry import COMPUTING, SLOTS, Provider
+from ..contract.registry import Provider
 from ..errors import PluginError, describe
+from ..kinds import KINDS, SLOTS
 from ..suggest import near_and_known
 from .choice import configured
 from .plugin_set import PluginSet
@@ -69,7 +70,7 @@ def _options(provider: Provider, settings: PluginSettings) -> tuple[OptionInfo, 
 
 
 def _findings(provider: Provider, plugins: PluginSet) -> tuple[str, ...]:
-    if provider.kind not in COMPUTING:
+    if not KINDS[provider.kind].has_auto:
         return ()
     try:
         backend = plugins.registry.build(provider.kind, provider.name)

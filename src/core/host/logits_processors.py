@@ -83,9 +83,7 @@ class LogitsProcessors:
             near = near_and_known(unknown[0], self._by_argument)
             raise _invalid(f"no logits processor reads the argument {unknown[0][:64]!r}{near}")
         wanted = {self._by_argument[argument] for argument in given}
-        names = tuple(
-            name for name, kind in self.classes.items() if kind.always or name in wanted
-        )
+        names = tuple(name for name, kind in self.classes.items() if kind.always or name in wanted)
         for name in names:
             own = self.classes[name].arguments
             self._check(name, {one: given[one] for one in own if one in given})

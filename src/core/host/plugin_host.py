@@ -36,7 +36,7 @@ from ..contract.policy import (
     StepView,
     Victim,
 )
-from ..contract.registry import SLOTS, WORKER_KINDS, Registry, label
+from ..contract.registry import Registry, label
 from ..contract.speculation import SpeculationLimits
 from ..contract.start_calls import START_CALLS
 from ..errors import (
@@ -47,6 +47,7 @@ from ..errors import (
     TokenmillError,
     describe,
 )
+from ..kinds import DRAFT_LENGTH, KINDS, SCHEDULING_POLICY, SLOTS
 from ..log import get_logger
 from ..sampling_params import SamplingParams
 from .building import BuiltPlugins, build_logits_processors, build_plugins, proposes
@@ -71,7 +72,6 @@ EVENTS: Mapping[type, str] = {
     PluginFailed: "on_plugin_failed",
     Stopping: "on_stopping",
 }
-EXECUTOR = "distributed_executor_backend"
 PREEMPTION_MODES = ("recompute", "swap")
 _log = get_logger("plugins")
 
@@ -89,9 +89,11 @@ class PluginHost:
         """The chosen provider of every slot: {"scheduler": "chunked", ...}."""
         self.order: SchedulingPolicy = built.order
         """The chosen scheduling policy itself. Use `sort_waiting` for its key, which may fail."""
-        self._waiting_order = WaitingOrder(self.order, self._source("scheduling_policy"), self._log)
+        self._waiting_order = WaitingOrder(
+            self.order, self._source(SCHEDULING_POLICY.name), self._log
+        )
         self._draft_length = GuardedDraftLength(
-            built.draft_length, self._source("draft_length"), self._log
+            built.draft_length, self._source(DRAFT_LENGTH.name), self._log
         )
         self.draft_length: DraftLengthPolicy = self._draft_length
         """The chosen draft length policy. Its methods never raise."""
@@ -292,7 +294,7 @@ class PluginHost:
             f"{label(one.kind)} {one.name!r} of {one.source}"
             for one in self.registry.providers()
             if one.source.distribution != OWN_DISTRIBUTION
-            and one.kind in (*WORKER_KINDS, EXECUTOR)
+            and KINDS[one.kind].computes
             and (id(one) in chosen or one.kind not in SLOTS)
         )
 
@@ -331,7 +333,7 @@ class PluginHost:
         return caller
 
     def _make_speculator(self) -> ProposalHook | None:
-        if not proposes(self._built.choices[SPECULATION]):
+        if not proposes(self._built.speculator):
             return None
         return ProposalHook(
             self._built.speculator,
@@ -365,7 +367,7 @@ def _computing(plugin: PluginInfo) -> Iterator[str]:
     """The providers and hooks of a plugin that run where steps are computed."""
     for provider in plugin.provides:
         kind, _, name = provider.partition(":")
-        if kind in WORKER_KINDS:
+        if KINDS[kind].runs == "worker":
             yield f"the {label(kind)} {name!r}"
     if "propose" in plugin.hooks and not any("speculative" in one for one in plugin.provides):
         yield "the wrapper around 'propose'"

@@ -11,14 +11,13 @@ from ..contract.start_calls import START_CALLS
 from ..errors import CONTAINED, PluginError, describe
 from ..suggest import did_you_mean, listed
 from .discovery import (
-    InstalledPlugin,
     check_api,
     check_own_installation,
     find_installed,
     import_plugin,
 )
 from .hook_checks import HOOKS, implemented_hooks, new_manager, register_checked
-from .plugins_file import PluginSettings
+from .plugins_file import PluginSettings, read_settings
 from .policy_object import PolicyObject, slot_of
 
 
@@ -46,8 +45,12 @@ class PluginSet:
         """By slot: the name of the object that the program passed in to fill it."""
         self.sources: dict[str, Source] = {}
         """By the name that an object has in pluggy."""
-        self._installed: Mapping[str, InstalledPlugin] = find_installed()
+        self._installed = find_installed()
         check_own_installation(self._installed.values(), settings.builtin)
+
+    def is_current(self, settings: PluginSettings) -> bool:
+        """Whether a set with these settings would have the same plugins."""
+        return self.settings == settings and self._installed is find_installed()
 
     def load_enabled(self) -> None:
         """Load the plugins that the settings enable. Failures are kept in `failed`."""
@@ -78,7 +81,7 @@ class PluginSet:
         if hasattr(plugin, "reasons_against"):
             raise PluginError(
                 f"{source} is an attention backend, which needs a name: pass an object whose "
-                "'register' calls registry.attention_backend(\"NAME\", ...), and set "
+                "'register' calls registry.offer(kinds.ATTENTION_BACKEND, \"NAME\", ...), and set "
                 'attention_backend="NAME"'
             )
         slot = slot_of(self.manager, plugin)
@@ -218,3 +221,23 @@ class PluginSet:
 def _names(chosen: str) -> list[str]:
     """The names in a choice; a pair has two."""
     return chosen.split(",")
+
+
+_shared: list[PluginSet] = []
+
+
+def enabled_plugins(plugins_file: str | None) -> PluginSet:
+    """The enabled plugins for a server, which only builds providers: loaded once per process.
+
+    An engine has a set of its own, with the objects of the program, and without plugins that
+    failed. Raises PluginError if a plugin cannot be loaded.
+    """
+    settings = read_settings(plugins_file)
+    known = [one for one in _shared if one.is_current(settings)]
+    if not known:
+        plugins = PluginSet(settings)
+        plugins.load_enabled()
+        plugins.refuse_failures()
+        known = [plugins]
+    _shared[:] = known
+    return known[0]

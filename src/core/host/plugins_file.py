@@ -15,12 +15,13 @@ from typing import Any
 from ..contract.hookspecs import HOOK_API
 from ..contract.plugin_info import normalize
 from ..contract.provider_options import FOUND
-from ..contract.registry import SLOTS
 from ..errors import ConfigError
+from ..kinds import KINDS, SLOTS
 from ..suggest import near_and_known
 
 FILE_NAME = "plugins.toml"
-_NAMED = ("observer", "admission", "logits_processor")
+_NAMED = tuple(name for name, kind in KINDS.items() if kind.choose in ("all", "request"))
+"""Kinds with a table for each provider, [observer.NAME]; slots have one table each."""
 _TABLES = ("plugins", *SLOTS, *_NAMED)
 _PLUGINS_KEYS = ("enable", "disable", "strict")
 
@@ -39,7 +40,7 @@ class SlotSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSetting:
-    """Options of one observer, admission or logits processor."""
+    """Options of one provider of a kind that is no slot."""
 
     options: Table
     origin: str
@@ -55,7 +56,7 @@ class PluginSettings:
     strict: bool | None = None
     slots: Mapping[str, SlotSetting] = field(default_factory=dict)
     named: Mapping[tuple[str, str], NamedSetting] = field(default_factory=dict)
-    """By kind (observer, admission, logits_processor) and name."""
+    """By kind and name."""
     builtin: tuple[str, ...] = ()
     """Plugins that the packaged file enables. They must be installed."""
 

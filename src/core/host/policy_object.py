@@ -5,12 +5,10 @@ from __future__ import annotations
 import pluggy
 
 from ..contract.hookspecs import hookimpl
-from ..contract.registry import REQUIRED_ATTRIBUTES, Registry, label
+from ..contract.registry import Registry, label
 from ..errors import PluginError
+from ..kinds import KINDS
 from .hook_checks import SLOT_HOOKS, implemented_hooks, marked_names
-
-DIRECT_SLOTS = ("scheduling_policy", "draft_length")
-"""Slots of policies that are called directly, without a hook."""
 
 
 class PolicyObject:
@@ -23,7 +21,7 @@ class PolicyObject:
 
     @hookimpl
     def register(self, registry: Registry) -> None:
-        getattr(registry, self.slot)(self._name, lambda: self._policy)
+        registry.offer(KINDS[self.slot], self._name, lambda: self._policy)
 
 
 def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
@@ -35,7 +33,7 @@ def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
         return None  # `register_checked` refuses it, with the advice to pass an instance
     hooks = implemented_hooks(manager, plugin)
     slots = [SLOT_HOOKS[hook] for hook in hooks if _decides(manager, plugin, hook)]
-    missing = {slot: _missing(plugin, slot) for slot in DIRECT_SLOTS}
+    missing = {slot: _missing(plugin, slot) for slot, kind in KINDS.items() if kind.is_direct}
     slots += [slot for slot, names in missing.items() if not names]
     if "register" in hooks:
         return None
@@ -45,7 +43,7 @@ def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
         )
     if not slots and not marked_names(manager, plugin):
         for slot, names in missing.items():
-            if len(names) < len(REQUIRED_ATTRIBUTES[slot]):
+            if len(names) < len(KINDS[slot].needs):
                 raise PluginError(
                     f"{type(plugin).__name__} lacks {', '.join(names)}, which a {label(slot)} needs"
                 )
@@ -53,7 +51,7 @@ def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
 
 
 def _missing(plugin: object, slot: str) -> list[str]:
-    return [name for name in REQUIRED_ATTRIBUTES[slot] if not hasattr(plugin, name)]
+    return [name for name in KINDS[slot].needs if not hasattr(plugin, name)]
 
 
 def _decides(manager: pluggy.PluginManager, plugin: object, hook: str) -> bool:

@@ -9,13 +9,13 @@ from ..config import EngineConfig
 from ..contract.plugin_info import HookStats, PluginInfo, Source
 from ..contract.routing import ReplicaView, RoutedRequest, Router, least_loaded
 from ..errors import PluginError
+from ..kinds import ROUTER
 from .calling.failure_log import FailureLog
 from .calling.guard import DECIDES, FAILED, Guard
 from .choice import choose_slot
-from .plugin_set import PluginSet
-from .plugins_file import read_settings
+from .plugin_set import enabled_plugins
 
-SLOT = "router"
+SLOT = ROUTER.name
 
 
 class GuardedRouter:
@@ -63,9 +63,7 @@ class GuardedRouter:
 
 def build_router(config: EngineConfig) -> GuardedRouter:
     """Build the chosen router. Raises PluginError or ConfigError with a one-line message."""
-    plugins = PluginSet(read_settings(config.plugins_file))
-    plugins.load_enabled()
-    plugins.refuse_failures()
+    plugins = enabled_plugins(config.plugins_file)
     choice = choose_slot(SLOT, config, plugins)
     provider = choice.provider
     router = plugins.registry.build(SLOT, provider.name, choice.options, where=choice.origin)

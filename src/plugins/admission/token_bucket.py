@@ -21,6 +21,7 @@ from ...plugin import (
     Registry,
     RequestView,
     hookimpl,
+    kinds,
 )
 
 TOKENMILL_API = (1, 1)
@@ -164,4 +165,4 @@ def make_token_bucket(context: PluginContext, options: TokenBucketOptions) -> To
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.admission("token-bucket", make_token_bucket, options=TokenBucketOptions)
+    registry.offer(kinds.ADMISSION, "token-bucket", make_token_bucket, options=TokenBucketOptions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...plugin import DraftedStep, Registry, RequestView, SpeculationLimits, hookimpl
+from ...plugin import DraftedStep, Registry, RequestView, SpeculationLimits, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 
@@ -24,4 +24,4 @@ class FixedDraftLength:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.draft_length("fixed", FixedDraftLength, switches={"speculative_adaptive": False})
+    registry.offer(kinds.DRAFT_LENGTH, "fixed", FixedDraftLength, switch=False)

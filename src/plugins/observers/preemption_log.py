@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...plugin import PluginContext, Preempted, Registry, Started, get_logger, hookimpl
+from ...plugin import PluginContext, Preempted, Registry, Started, get_logger, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 _log = get_logger("preemption")
@@ -61,4 +61,4 @@ class PreemptionLog:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.observer("preemption-log", PreemptionLog)
+    registry.offer(kinds.OBSERVER, "preemption-log", PreemptionLog)

@@ -27,6 +27,7 @@ from ...plugin import (
     Started,
     StepDone,
     hookimpl,
+    kinds,
 )
 from .histograms import PromptTally, make_histograms, measure
 
@@ -297,4 +298,4 @@ def _checked_prefix(prefix: str) -> str:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.observer("prometheus", PrometheusMetrics)
+    registry.offer(kinds.OBSERVER, "prometheus", PrometheusMetrics)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ...plugin import PluginContext, Preempted, Registry, StepDone, get_logger, hookimpl
+from ...plugin import PluginContext, Preempted, Registry, StepDone, get_logger, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 _log = get_logger("stats")
@@ -117,4 +117,4 @@ def make_stats_log(context: PluginContext, options: StatsLogOptions) -> StatsLog
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.observer("stats-log", make_stats_log, options=StatsLogOptions)
+    registry.offer(kinds.OBSERVER, "stats-log", make_stats_log, options=StatsLogOptions)

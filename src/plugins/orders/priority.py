@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...plugin import Registry, RequestView, hookimpl
+from ...plugin import Registry, RequestView, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 
@@ -18,4 +18,4 @@ class Priority:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.scheduling_policy("priority", Priority)
+    registry.offer(kinds.SCHEDULING_POLICY, "priority", Priority)

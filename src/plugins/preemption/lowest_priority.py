@@ -7,7 +7,7 @@ are preempted.
 
 from __future__ import annotations
 
-from ...plugin import PreemptionCandidate, Registry, RequestView, StepView, Victim, hookimpl
+from ...plugin import PreemptionCandidate, Registry, RequestView, StepView, Victim, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 
@@ -28,4 +28,4 @@ class LowestPriority:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.preemption_mode("lowest-priority", LowestPriority)
+    registry.offer(kinds.PREEMPTION_MODE, "lowest-priority", LowestPriority)

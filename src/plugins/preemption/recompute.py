@@ -13,6 +13,7 @@ from ...plugin import (
     StepView,
     Victim,
     hookimpl,
+    kinds,
     last_come,
 )
 
@@ -33,4 +34,4 @@ class Recompute:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.preemption_mode("recompute", Recompute)
+    registry.offer(kinds.PREEMPTION_MODE, "recompute", Recompute)

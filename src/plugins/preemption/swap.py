@@ -6,7 +6,7 @@ host memory is full, it falls back to recompute. Source: vLLM, Kwon et al., SOSP
 
 from __future__ import annotations
 
-from ...plugin import PreemptionCandidate, Registry, RequestView, StepView, Victim, hookimpl
+from ...plugin import PreemptionCandidate, Registry, RequestView, StepView, Victim, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 
@@ -25,4 +25,4 @@ class Swap:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.preemption_mode("swap", Swap)
+    registry.offer(kinds.PREEMPTION_MODE, "swap", Swap)

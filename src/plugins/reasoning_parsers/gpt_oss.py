@@ -19,6 +19,7 @@ from ...plugin import (
     content_before,
     find,
     hookimpl,
+    kinds,
     rest_as_content,
     take_next,
 )
@@ -62,4 +63,6 @@ def _body(answer: AnswerText, *, is_reasoning: bool) -> Iterator[Delta | None]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.reasoning_parser("gpt-oss", GptOssReasoningParser, aliases=("openai-gptoss",))
+    registry.offer(
+        kinds.REASONING_PARSER, "gpt-oss", GptOssReasoningParser, aliases=("openai-gptoss",)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...plugin import AnswerText, ChatFormat, Parsing, Registry, hookimpl, rest_as_content
+from ...plugin import AnswerText, ChatFormat, Parsing, Registry, hookimpl, kinds, rest_as_content
 
 TOKENMILL_API = (1, 1)
 
@@ -23,4 +23,4 @@ class NoReasoningParser:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.reasoning_parser("none", NoReasoningParser)
+    registry.offer(kinds.REASONING_PARSER, "none", NoReasoningParser)

@@ -15,6 +15,7 @@ from ...plugin import (
     Registry,
     content_before,
     hookimpl,
+    kinds,
     rest_as_content,
     skip_space,
     take_next,
@@ -47,16 +48,20 @@ class MarkedReasoning:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.reasoning_parser(
+    registry.offer(
+        kinds.REASONING_PARSER,
         "think",
         lambda: MarkedReasoning(marks=("<think>", "</think>")),
         aliases=("deepseek-r1", "qwen3", "deepseek-v3", "glm45"),
     )
-    registry.reasoning_parser(
+    registry.offer(
+        kinds.REASONING_PARSER,
         "gemma-think",
         lambda: MarkedReasoning(marks=("<|channel>thought", "<channel|>")),
         aliases=("gemma4",),
     )
-    registry.reasoning_parser(
-        "mistral-think", lambda: MarkedReasoning(marks=("[THINK]", "[/THINK]"))
+    registry.offer(
+        kinds.REASONING_PARSER,
+        "mistral-think",
+        lambda: MarkedReasoning(marks=("[THINK]", "[/THINK]")),
     )

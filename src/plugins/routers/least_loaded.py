@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...plugin import Registry, ReplicaView, RoutedRequest, hookimpl, least_loaded
+from ...plugin import Registry, ReplicaView, RoutedRequest, hookimpl, kinds, least_loaded
 
 TOKENMILL_API = (1, 1)
 
@@ -21,4 +21,4 @@ class LeastLoaded:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.router("least-loaded", LeastLoaded)
+    registry.offer(kinds.ROUTER, "least-loaded", LeastLoaded)

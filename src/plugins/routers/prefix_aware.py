@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ...plugin import Registry, ReplicaView, RoutedRequest, hookimpl
+from ...plugin import Registry, ReplicaView, RoutedRequest, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 MAX_BLOCKS = 1 << 16
@@ -70,4 +70,4 @@ class PrefixAware:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.router("prefix-aware", PrefixAware, options=PrefixAwareOptions)
+    registry.offer(kinds.ROUTER, "prefix-aware", PrefixAware, options=PrefixAwareOptions)

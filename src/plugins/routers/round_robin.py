@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...plugin import Registry, ReplicaView, RoutedRequest, hookimpl
+from ...plugin import Registry, ReplicaView, RoutedRequest, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 
@@ -26,4 +26,4 @@ class RoundRobin:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.router("round-robin", RoundRobin)
+    registry.offer(kinds.ROUTER, "round-robin", RoundRobin)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from ...plugin import Registry, ReplicaView, RoutedRequest, hookimpl, least_loaded
+from ...plugin import Registry, ReplicaView, RoutedRequest, hookimpl, kinds, least_loaded
 
 TOKENMILL_API = (1, 1)
 
@@ -34,4 +34,4 @@ def _weight(session: str, index: int) -> bytes:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.router("session", SessionAffinity)
+    registry.offer(kinds.ROUTER, "session", SessionAffinity)

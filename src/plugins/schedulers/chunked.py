@@ -6,7 +6,7 @@ prompt may come a little later. Source: Sarathi-Serve, Agrawal et al., OSDI 2024
 
 from __future__ import annotations
 
-from ...plugin import Registry, StepView, decode_first, hookimpl
+from ...plugin import Registry, StepView, decode_first, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 
@@ -21,4 +21,4 @@ class Chunked:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.scheduler("chunked", Chunked, switches={"enable_chunked_prefill": True})
+    registry.offer(kinds.SCHEDULER, "chunked", Chunked, switch=True)

@@ -6,7 +6,7 @@ The first engines with continuous batching did this (Orca, Yu et al., OSDI 2022;
 
 from __future__ import annotations
 
-from ...plugin import Registry, StepView, hookimpl
+from ...plugin import Registry, StepView, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 
@@ -29,9 +29,10 @@ class PrefillFirst:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.scheduler(
+    registry.offer(
+        kinds.SCHEDULER,
         "prefill-first",
         PrefillFirst,
         aliases=("default",),
-        switches={"enable_chunked_prefill": False},
+        switch=False,
     )

@@ -18,6 +18,7 @@ from ...plugin import (
     Registry,
     SpeculationSupport,
     hookimpl,
+    kinds,
 )
 
 TOKENMILL_API = (1, 1)
@@ -60,4 +61,6 @@ class DraftModelSpeculator:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.speculative_method("draft-model", DraftModelSpeculator, options=DraftModelOptions)
+    registry.offer(
+        kinds.SPECULATIVE_METHOD, "draft-model", DraftModelSpeculator, options=DraftModelOptions
+    )

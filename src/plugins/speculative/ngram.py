@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ...plugin import Draft, ProposalBatch, Registry, hookimpl
+from ...plugin import Draft, ProposalBatch, Registry, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 DEFAULT_MIN, DEFAULT_MAX = 2, 4
@@ -136,4 +136,4 @@ def _copy(token_ids: Sequence[int], start: int, num_tokens: int) -> Sequence[int
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.speculative_method("ngram", NgramSpeculator, options=NgramOptions)
+    registry.offer(kinds.SPECULATIVE_METHOD, "ngram", NgramSpeculator, options=NgramOptions)

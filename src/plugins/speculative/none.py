@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from ...plugin import Draft, ProposalBatch, Registry, hookimpl
+from ...plugin import Draft, ProposalBatch, Registry, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 
 
 class NoSpeculation:
     """Fills the slot where there is no speculation."""
+
+    proposes = False
 
     @hookimpl
     def propose(self, batch: ProposalBatch) -> list[Draft]:
@@ -17,4 +19,4 @@ class NoSpeculation:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.speculative_method("none", NoSpeculation, proposes=False)
+    registry.offer(kinds.SPECULATIVE_METHOD, "none", NoSpeculation)

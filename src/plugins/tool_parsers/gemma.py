@@ -19,6 +19,7 @@ from ...plugin import (
     ToolDefinition,
     enclosed_calls,
     hookimpl,
+    kinds,
 )
 
 TOKENMILL_API = (1, 1)
@@ -131,4 +132,6 @@ def _word(text: str) -> Any:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.tool_call_parser("gemma", GemmaToolParser, aliases=("functiongemma", "gemma4"))
+    registry.offer(
+        kinds.TOOL_CALL_PARSER, "gemma", GemmaToolParser, aliases=("functiongemma", "gemma4")
+    )

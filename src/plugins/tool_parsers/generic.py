@@ -18,6 +18,7 @@ from ...plugin import (
     content_before,
     hookimpl,
     json_call,
+    kinds,
     skip_space,
     take_end,
     take_next,
@@ -97,4 +98,4 @@ def _may_be_call(answer: AnswerText, heads: tuple[str, ...]) -> Generator[None, 
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.tool_call_parser("generic", GenericToolParser)
+    registry.offer(kinds.TOOL_CALL_PARSER, "generic", GenericToolParser)

@@ -20,6 +20,7 @@ from ...plugin import (
     find,
     hookimpl,
     json_arguments,
+    kinds,
     take_end,
 )
 
@@ -55,4 +56,4 @@ class GptOssToolParser:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.tool_call_parser("gpt-oss", GptOssToolParser, aliases=("openai",))
+    registry.offer(kinds.TOOL_CALL_PARSER, "gpt-oss", GptOssToolParser, aliases=("openai",))

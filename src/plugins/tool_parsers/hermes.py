@@ -20,6 +20,7 @@ from ...plugin import (
     content_before,
     hookimpl,
     json_call,
+    kinds,
     take_end,
 )
 
@@ -57,4 +58,4 @@ class HermesToolParser:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.tool_call_parser("hermes", HermesToolParser, aliases=("qwen",))
+    registry.offer(kinds.TOOL_CALL_PARSER, "hermes", HermesToolParser, aliases=("qwen",))

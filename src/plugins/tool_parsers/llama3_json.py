@@ -17,6 +17,7 @@ from ...plugin import (
     ToolDefinition,
     hookimpl,
     json_call,
+    kinds,
     rest_as_content,
     skip_space,
     take_next,
@@ -56,4 +57,6 @@ class Llama3ToolParser:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.tool_call_parser("llama3-json", Llama3ToolParser, aliases=("llama3", "llama4-json"))
+    registry.offer(
+        kinds.TOOL_CALL_PARSER, "llama3-json", Llama3ToolParser, aliases=("llama3", "llama4-json")
+    )

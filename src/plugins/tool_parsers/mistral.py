@@ -22,6 +22,7 @@ from ...plugin import (
     hookimpl,
     json_arguments,
     json_call,
+    kinds,
     skip_space,
     take_next,
 )
@@ -88,4 +89,4 @@ def _named(answer: AnswerText, index: int, names: Collection[str]) -> Reading:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.tool_call_parser("mistral", MistralToolParser)
+    registry.offer(kinds.TOOL_CALL_PARSER, "mistral", MistralToolParser)

@@ -11,6 +11,7 @@ from ...plugin import (
     Registry,
     ToolDefinition,
     hookimpl,
+    kinds,
     rest_as_content,
 )
 
@@ -33,4 +34,4 @@ class NoToolParser:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.tool_call_parser("none", NoToolParser)
+    registry.offer(kinds.TOOL_CALL_PARSER, "none", NoToolParser)

@@ -20,6 +20,7 @@ from ...plugin import (
     ToolDefinition,
     content_before,
     hookimpl,
+    kinds,
     skip_space,
     take_end,
     whole_call,
@@ -137,4 +138,6 @@ def _key(node: ast.expr | None) -> str:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.tool_call_parser("pythonic", PythonicToolParser, aliases=("llama4-pythonic", "lfm2"))
+    registry.offer(
+        kinds.TOOL_CALL_PARSER, "pythonic", PythonicToolParser, aliases=("llama4-pythonic", "lfm2")
+    )

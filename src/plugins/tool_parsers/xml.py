@@ -21,6 +21,7 @@ from ...plugin import (
     argument_value,
     enclosed_calls,
     hookimpl,
+    kinds,
 )
 
 TOKENMILL_API = (1, 1)
@@ -80,5 +81,5 @@ GLM = XMLToolParser(
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.tool_call_parser("qwen3-xml", lambda: QWEN, aliases=("qwen3-coder",))
-    registry.tool_call_parser("glm", lambda: GLM, aliases=("glm45", "glm47"))
+    registry.offer(kinds.TOOL_CALL_PARSER, "qwen3-xml", lambda: QWEN, aliases=("qwen3-coder",))
+    registry.offer(kinds.TOOL_CALL_PARSER, "glm", lambda: GLM, aliases=("glm45", "glm47"))

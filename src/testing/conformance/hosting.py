@@ -11,10 +11,11 @@ from pathlib import Path
 from ...core.config import EngineConfig
 from ...core.contract.events import PluginFailed
 from ...core.contract.hookspecs import hookimpl
-from ...core.contract.registry import SLOTS, Registry
+from ...core.contract.registry import Registry
 from ...core.host.calling.guard import SLOW_SECONDS
 from ...core.host.hook_checks import SLOT_HOOKS, implemented_hooks, new_manager
 from ...core.host.plugin_host import PluginHost
+from ...core.kinds import KINDS, ROUTER, SLOTS
 
 SETTINGS = str(Path(__file__).with_name("plugins.toml"))
 _NAME = "under-test"
@@ -32,7 +33,7 @@ class UnderTest:
 
     @hookimpl
     def register(self, registry: Registry) -> None:
-        getattr(registry, self._slot)(_NAME, lambda: self._provider)
+        registry.offer(KINDS[self._slot], _NAME, lambda: self._provider)
 
 
 class FailureWatch:
@@ -98,7 +99,7 @@ def load_host(kind: str, provider: object, *others: object) -> PluginHost:
     """
     slot = _slot_of(kind, provider)
     chosen: dict[str, object] = {} if slot is None else {slot: _NAME}
-    if slot == "router":  # engines without replicas refuse it
+    if slot == ROUTER.name:  # engines without replicas refuse it
         chosen["data_parallel_size"] = 2
     config = EngineConfig.from_options(plugins_file=SETTINGS, **chosen)
     plugin = provider if slot is None else UnderTest(slot, provider)

@@ -13,17 +13,16 @@ from pathlib import Path
 
 from ...core.config import EngineConfig
 from ...core.contract.plugin_info import normalize
-from ...core.contract.registry import SLOTS, PluginContext, Provider
+from ...core.contract.registry import PluginContext, Provider
 from ...core.errors import PluginError
 from ...core.host.discovery import InstalledPlugin, find_installed
-from ...core.host.hook_checks import SLOT_HOOKS, implemented_hooks, new_manager
+from ...core.host.hook_checks import implemented_hooks, new_manager
 from ...core.host.plugin_set import PluginSet
 from ...core.host.plugins_file import PluginSettings, Table, read_settings
+from ...core.kinds import HOOKED, OBSERVER, SLOTS, SPECULATIVE_METHOD
 from ...core.suggest import near_and_known
 from .hosting import SETTINGS
 from .sandbox import sandboxed
-
-_DECISIONS = {**SLOT_HOOKS, "admit": "admission"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +96,8 @@ class LoadedPlugin:
         found = []
         make: Callable[[], object]
         for provider in self.providers:
+            if not getattr(provider.factory, "proposes", True):
+                continue  # the engine never calls it
             kinds = {provider.kind}
             if inspect.isclass(provider.factory):
                 kinds |= _kinds(provider.factory)
@@ -120,7 +121,7 @@ class BareHooks:
 
 def _kinds(plugin: object) -> set[str]:
     hooks = set(implemented_hooks(new_manager(), plugin)) - {"register"}
-    return {_DECISIONS.get(hook, "observer") for hook in hooks}
+    return {HOOKED.get(hook, OBSERVER).name for hook in hooks}
 
 
 def _options(settings: PluginSettings, provider: Provider) -> Mapping[str, object]:
@@ -136,7 +137,7 @@ def _options(settings: PluginSettings, provider: Provider) -> Mapping[str, objec
 
 def _simulated_model(provider: Provider) -> Table:
     """The `model` option for a speculative method that has one; the suite simulates the model."""
-    is_needed = provider.kind == "speculative_method" and any(
+    is_needed = provider.kind == SPECULATIVE_METHOD.name and any(
         option.name == "model" for option in provider.describe().options
     )
     return {"model": "simulated"} if is_needed else {}

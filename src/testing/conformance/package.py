@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from ...core.contract.events import Stopping
-from ...core.contract.registry import COMPUTING, Registry
+from ...core.contract.registry import Registry
 from ...core.host.discovery import InstalledPlugin, check_api, import_plugin
 from ...core.host.hook_checks import new_manager, register_checked
+from ...core.kinds import KINDS
 from .fresh_import import FreshImport, import_afresh
 from .hosting import load_host
 from .installed import LoadedPlugin, find_plugin
@@ -78,7 +79,8 @@ class PackageConformance:
         monkeypatch.chdir(tmp_path)
         plugin = LoadedPlugin(plugin_name, plugins_file)
         for provider in plugin.providers:
-            if provider.kind in (*COMPUTING, "weight_format", "logits_processor"):
+            kind = KINDS[provider.kind]
+            if kind.has_auto or kind.choose in ("model", "request"):
                 continue  # it needs a model
             built = plugin.build(provider)
             if built is not None:

@@ -109,7 +109,7 @@ class Life:
 
     def _make_core(self) -> EngineCore:
         settings = self.settings
-        config = EngineConfig(
+        config = EngineConfig.from_options(
             scheduler=settings.scheduler,
             preemption_mode=settings.preemption_mode,
             scheduling_policy=settings.scheduling_policy,

@@ -6,6 +6,7 @@ import random
 from collections.abc import Generator
 from typing import Any
 
+from ...core import kinds
 from ...core.contract.events import (
     Admitted,
     Finished,
@@ -52,11 +53,11 @@ class WildPlugin:
     @hookimpl
     def register(self, registry: Registry) -> None:
         chance = self._chance
-        registry.scheduler("wild", lambda: _Scheduler(chance))
-        registry.preemption_mode("wild", lambda: _Preemption(chance))
-        registry.scheduling_policy("wild", lambda: _Order(chance))
-        registry.draft_length("wild", lambda: _DraftLength(chance))
-        registry.admission("wild", lambda context: _Admission(chance))
+        registry.offer(kinds.SCHEDULER, "wild", lambda: _Scheduler(chance))
+        registry.offer(kinds.PREEMPTION_MODE, "wild", lambda: _Preemption(chance))
+        registry.offer(kinds.SCHEDULING_POLICY, "wild", lambda: _Order(chance))
+        registry.offer(kinds.DRAFT_LENGTH, "wild", lambda: _DraftLength(chance))
+        registry.offer(kinds.ADMISSION, "wild", lambda context: _Admission(chance))
 
     @hookimpl(wrapper=True)
     def schedule(self, step: StepView) -> Generator[None, None, None]:

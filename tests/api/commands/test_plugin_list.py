@@ -9,7 +9,7 @@ import pytest
 from tokenmill.api.cli import main
 from tokenmill.api.commands.plugin_list import print_details, print_plugins
 from tokenmill.core.contract.plugin_info import PluginInfo, PluginState
-from tokenmill.core.contract.registry import SLOTS
+from tokenmill.core.kinds import SLOTS
 
 
 def plugin(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tokenmill.backends.attention.choice import choose_attention_backend
+from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
@@ -68,7 +70,7 @@ class Offers:
         def make(name: str, options: object = None) -> Backend:
             return Backend(name, ["no GPU"] if name in self._without else [], options)
 
-        offer = registry.attention_backend
+        offer = partial(registry.offer, kinds.ATTENTION_BACKEND)
         offer("flash", lambda options: make("flash", options), options=FlashOptions)
         offer("paged", lambda options: make("paged", options), options=PagedOptions)
         offer("plain", lambda: make("plain"))

@@ -17,6 +17,7 @@ from tokenmill.backends.attention.mixed import (
     reasons_against_layers,
 )
 from tokenmill.backends.attention.torch.backend import TorchAttention
+from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
@@ -58,8 +59,8 @@ class Offers:
 
     @hookimpl
     def register(self, registry: Registry) -> None:
-        registry.attention_backend("windowless", lambda: Windowless)
-        registry.attention_backend("capable", lambda: TorchAttention)
+        registry.offer(kinds.ATTENTION_BACKEND, "windowless", lambda: Windowless)
+        registry.offer(kinds.ATTENTION_BACKEND, "capable", lambda: TorchAttention)
 
 
 @pytest.mark.parametrize("layer", range(len(LAYERS)))

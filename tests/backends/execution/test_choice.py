@@ -13,7 +13,7 @@ from tokenmill import AsyncEngine
 from tokenmill.backends.execution.base import ExecutorSpec
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import Executor
-from tokenmill.plugin import Registry, hookimpl
+from tokenmill.plugin import Registry, hookimpl, kinds
 
 
 class Here:
@@ -29,7 +29,7 @@ class Here:
 class Plugin:
     @hookimpl
     def register(self, registry: Registry) -> None:
-        registry.distributed_executor_backend("here", Here)
+        registry.offer(kinds.DISTRIBUTED_EXECUTOR_BACKEND, "here", Here)
 
 
 @pytest.mark.parametrize(

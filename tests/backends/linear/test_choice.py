@@ -19,6 +19,7 @@ from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
 from tokenmill.backends.weights.packed import WeightFormat
+from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
@@ -96,8 +97,8 @@ class Offers:
 
     @hookimpl
     def register(self, registry: Registry) -> None:
-        registry.linear_backend("small", lambda: Small)
-        registry.linear_backend("large", lambda: Large)
+        registry.offer(kinds.LINEAR_BACKEND, "small", lambda: Small)
+        registry.offer(kinds.LINEAR_BACKEND, "large", lambda: Large)
 
 
 @pytest.fixture
@@ -146,8 +147,8 @@ def test_without_a_backend_that_serves_nothing_is_kept(packages: Packages) -> No
 
         @hookimpl
         def register(self, registry: Registry) -> None:
-            registry.linear_backend("small", lambda: Small)
-            registry.linear_backend("unbuilt", lambda: Unbuilt)
+            registry.offer(kinds.LINEAR_BACKEND, "small", lambda: Small)
+            registry.offer(kinds.LINEAR_BACKEND, "unbuilt", lambda: Unbuilt)
 
     packages.write_settings(SETTINGS)
     auto = choose_linear_backend(PluginHost.load(EngineConfig(), extra=[Only()]))

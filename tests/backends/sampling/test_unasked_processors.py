@@ -11,6 +11,7 @@ import torch
 
 from tokenmill import LLM, SamplingParams
 from tokenmill.compute import ProcessedRow, ProcessorSpec
+from tokenmill.core import kinds
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
 
@@ -57,7 +58,7 @@ class OnlyToken:
 class Plugin:
     @hookimpl
     def register(self, registry: Registry) -> None:
-        registry.logits_processor("only-token", lambda: OnlyToken)
+        registry.offer(kinds.LOGITS_PROCESSOR, "only-token", lambda: OnlyToken)
 
 
 @pytest.mark.usefixtures("own_folder")

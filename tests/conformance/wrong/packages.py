@@ -12,9 +12,7 @@ from tokenmill.testing import PackageConformance
 
 def module(body: str, api: str = "TOKENMILL_API = (1, 1)") -> str:
     """The code of a plugin."""
-    imports = (
-        "from dataclasses import dataclass\nfrom tokenmill.core.contract.hookspecs import hookimpl"
-    )
+    imports = "from dataclasses import dataclass\nfrom tokenmill.plugin import hookimpl, kinds"
     return f"{imports}\n{api}\n{dedent(body)}"
 
 
@@ -33,7 +31,7 @@ MODULES = {
         """
         @hookimpl
         def register(registry):
-            registry.scheduler("wrong", "not something to call")
+            registry.offer(kinds.SCHEDULER, "wrong", "not something to call")
         """
     ),
     "wrong-options": module(
@@ -52,7 +50,7 @@ MODULES = {
 
         @hookimpl
         def register(registry):
-            registry.observer("wrong", Observer, options=Options)
+            registry.offer(kinds.OBSERVER, "wrong", Observer, options=Options)
         """
     ),
     "wrong-factory": module(
@@ -63,7 +61,7 @@ MODULES = {
 
         @hookimpl
         def register(registry):
-            registry.scheduler("wrong", Scheduler)
+            registry.offer(kinds.SCHEDULER, "wrong", Scheduler)
         """
     ),
     "wrong-name": module(
@@ -75,7 +73,7 @@ MODULES = {
 
         @hookimpl
         def register(registry):
-            registry.scheduler("chunked", Scheduler)
+            registry.offer(kinds.SCHEDULER, "chunked", Scheduler)
         """
     ),
     "wrong-slow": module(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.metrics import PluginMetrics
@@ -28,7 +29,7 @@ class Watching:
 
     @hookimpl
     def register(self, registry: Registry) -> None:
-        registry.observer(self._name, self._build)
+        registry.offer(kinds.OBSERVER, self._name, self._build)
 
     def _build(self, context: PluginContext) -> object:
         self._make(context.metrics)

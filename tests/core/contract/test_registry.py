@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import pytest
 from msgspec import Meta
 
+from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.plugin_info import OptionInfo, Source
 from tokenmill.core.contract.policy import StepView
-from tokenmill.core.contract.registry import COMPUTING, KINDS, PARSERS, PluginContext, Registry
+from tokenmill.core.contract.registry import PluginContext, Registry
 from tokenmill.core.errors import ConfigError, PluginError
 
 ACME = Source(plugin="acme-sjf", distribution="acme-sjf", version="1.0")
@@ -48,8 +49,8 @@ class Needy:
 def registry() -> Iterator[Registry]:
     registry = Registry()
     with registry.accepting(ACME):
-        registry.scheduler("sjf", Scheduler, options=Options, aliases=["short_first"])
-        registry.scheduler("plain", Scheduler)
+        registry.offer(kinds.SCHEDULER, "sjf", Scheduler, options=Options, aliases=["short_first"])
+        registry.offer(kinds.SCHEDULER, "plain", Scheduler)
         yield registry
 
 
@@ -96,7 +97,7 @@ def test_a_provider_without_options_takes_none(registry: Registry) -> None:
 
 
 def test_a_missing_option_is_named(registry: Registry) -> None:
-    registry.observer("writer", lambda context, options: options, options=Needy)
+    registry.offer(kinds.OBSERVER, "writer", lambda context, options: options, options=Needy)
     message = error_of(registry, "observer", "writer", where="[observer.writer]")
     assert message == "[observer.writer] 'writer' needs the option 'path'"
 
@@ -121,30 +122,20 @@ def test_an_unknown_name_says_what_is_known_installed_and_left_out(registry: Reg
 
 
 def test_an_unknown_kind_says_which_there_are(registry: Registry) -> None:
-    misspelt: Any = registry
+    misspelt: Any = kinds
     with pytest.raises(AttributeError) as caught:
-        misspelt.schedular("mine", Scheduler)
+        misspelt.SCHEDULAR  # noqa: B018
     assert str(caught.value).startswith(
-        "the registry has no kind 'schedular'. Did you mean 'scheduler'? Known: scheduler, "
+        "there is no kind 'SCHEDULAR'. Did you mean 'SCHEDULER'? Known: SCHEDULER, "
     )
-    assert all(kind in str(caught.value) for kind in KINDS[:8])
-
-
-def test_every_kind_says_in_which_process_and_thread_it_runs() -> None:
-    for kind in KINDS:
-        said = " ".join((getattr(Registry, kind).__doc__ or "").split())
-        if kind in (*PARSERS, "router"):
-            assert "in the process of the API, on its event loop." in said, kind
-            continue
-        others = ("speculative_method", "weight_format", "logits_processor")
-        is_in_worker = kind in (*COMPUTING, *others) and kind != "distributed_executor_backend"
-        place = "in a worker" if is_in_worker else "engine's"
-        assert place in said and " thread." in said, kind
+    named: Any = "scheduler"
+    with pytest.raises(PluginError, match="'mine' needs a kind, such as kinds"):
+        registry.offer(named, "mine", Scheduler)
 
 
 def test_a_message_lists_eight_names_at_most(registry: Registry) -> None:
     for i in range(8):
-        registry.scheduler(f"number-{i}", Scheduler)
+        registry.offer(kinds.SCHEDULER, f"number-{i}", Scheduler)
     with pytest.raises(PluginError) as caught:
         registry.find("scheduler", "x", not_enabled=[f"other-{i}" for i in range(9)])
     message = str(caught.value)
@@ -154,9 +145,9 @@ def test_a_message_lists_eight_names_at_most(registry: Registry) -> None:
 
 def test_a_name_offered_twice_is_refused_and_both_distributions_named(registry: Registry) -> None:
     with registry.accepting(RIVAL):
-        registry.scheduling_policy("sjf", lambda: Scheduler())  # type: ignore[arg-type, return-value]
+        registry.offer(kinds.SCHEDULING_POLICY, "sjf", lambda: Scheduler())  # type: ignore[arg-type, return-value]
         with pytest.raises(PluginError) as caught:
-            registry.scheduler("short-first", Scheduler)
+            registry.offer(kinds.SCHEDULER, "short-first", Scheduler)
     assert str(caught.value) == (
         "scheduler 'short-first' is provided by both plugin 'acme-sjf' (acme-sjf 1.0) and "
         "plugin 'rival' (rival-pack 2.1); disable one in plugins.toml"
@@ -166,7 +157,7 @@ def test_a_name_offered_twice_is_refused_and_both_distributions_named(registry: 
 def test_what_a_failed_plugin_offered_is_forgotten(registry: Registry) -> None:
     before = registry.providers()
     with pytest.raises(SystemExit), registry.accepting(RIVAL):
-        registry.scheduler("rival", Scheduler)
+        registry.offer(kinds.SCHEDULER, "rival", Scheduler)
         raise SystemExit
     assert registry.providers() == before
     registry.withdraw(ACME)
@@ -178,21 +169,23 @@ def test_an_offer_after_the_start_is_refused() -> None:
     with registry.accepting(ACME):
         pass
     with pytest.raises(PluginError, match="came too late"):
-        registry.scheduler("late", Scheduler)
+        registry.offer(kinds.SCHEDULER, "late", Scheduler)
 
 
 def test_offers_that_cannot_work_are_refused(registry: Registry) -> None:
     with pytest.raises(PluginError, match="needs a factory"):
-        registry.observer("x", None)  # type: ignore[arg-type]
+        registry.offer(kinds.OBSERVER, "x", None)  # type: ignore[arg-type]
     with pytest.raises(PluginError, match="must be a dataclass"):
-        registry.observer("x", Scheduler, options=dict)
+        registry.offer(kinds.OBSERVER, "x", Scheduler, options=dict)
+    with pytest.raises(PluginError, match="no flag that is on or off chooses a preemption mode"):
+        registry.offer(kinds.PREEMPTION_MODE, "x", Scheduler, switch=True)
 
 
 def test_a_factory_that_raises_is_blamed_on_its_plugin(registry: Registry) -> None:
     def explode() -> Scheduler:
         raise OSError("no such device")
 
-    registry.scheduler("bad", explode)
+    registry.offer(kinds.SCHEDULER, "bad", explode)
     assert error_of(registry, "scheduler", "bad") == (
         "scheduler 'bad' of plugin 'acme-sjf' (acme-sjf 1.0) could not be built: "
         "OSError: no such device"
@@ -200,17 +193,19 @@ def test_a_factory_that_raises_is_blamed_on_its_plugin(registry: Registry) -> No
 
 
 def test_a_provider_without_its_methods_is_refused(registry: Registry) -> None:
-    registry.scheduling_policy("bad", object)  # type: ignore[arg-type]
+    registry.offer(kinds.SCHEDULING_POLICY, "bad", object)  # type: ignore[arg-type]
     assert "lacks key and uses_priority" in error_of(registry, "scheduling_policy", "bad")
-    registry.scheduler("none", lambda: None)  # type: ignore[arg-type, return-value]
+    registry.offer(kinds.SCHEDULER, "none", lambda: None)  # type: ignore[arg-type, return-value]
     assert "lacks schedule" in error_of(registry, "scheduler", "none")
 
 
 def test_observers_are_given_the_context_and_may_stay_out(registry: Registry) -> None:
     context = PluginContext(config=EngineConfig(max_num_seqs=4))
-    registry.observer("seen", lambda context: context)
-    registry.observer("tuned", lambda context, options: (context, options), options=Options)
-    registry.observer("absent", lambda context: None)
+    registry.offer(kinds.OBSERVER, "seen", lambda context: context)
+    registry.offer(
+        kinds.OBSERVER, "tuned", lambda context, options: (context, options), options=Options
+    )
+    registry.offer(kinds.OBSERVER, "absent", lambda context: None)
     assert registry.build("observer", "seen", context=context) is context
     assert registry.build("observer", "tuned", context=context) == (context, Options())
     assert registry.build("observer", "absent", context=context) is None
@@ -224,7 +219,7 @@ def test_a_provider_describes_its_options(registry: Registry) -> None:
         OptionInfo(name="ratio", type="float", default="0.5"),
         OptionInfo(name="names", type="tuple[str, ...]", default="()"),
     )
-    registry.observer("writer", lambda context, options: options, options=Needy)
+    registry.offer(kinds.OBSERVER, "writer", lambda context, options: options, options=Needy)
     assert registry.find("observer", "writer").describe().options[0].default == "required"
 
 

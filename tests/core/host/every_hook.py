@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.events import Planned
 from tokenmill.core.contract.hookspecs import hookimpl
@@ -74,10 +75,10 @@ class Everything:
             def key(self, request: object, now: float) -> Any:
                 return run("scheduling_policy", (0.0,))
 
-        registry.scheduler("every", Scheduler)
-        registry.preemption_mode("every", Mode)
-        registry.speculative_method("every", Method)
-        registry.scheduling_policy("every", Order)
+        registry.offer(kinds.SCHEDULER, "every", Scheduler)
+        registry.offer(kinds.PREEMPTION_MODE, "every", Mode)
+        registry.offer(kinds.SPECULATIVE_METHOD, "every", Method)
+        registry.offer(kinds.SCHEDULING_POLICY, "every", Order)
 
     @hookimpl
     def admit(self) -> Any:

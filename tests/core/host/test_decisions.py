@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import PreemptionCandidate, Refusal, Victim
@@ -67,9 +68,9 @@ class Deciding:
             def key(self, request: Any, now: float) -> Any:
                 return deciding.key(request, now)
 
-        registry.scheduler("mine", Scheduler)
-        registry.preemption_mode("mine", Mode)
-        registry.scheduling_policy("mine", Order)
+        registry.offer(kinds.SCHEDULER, "mine", Scheduler)
+        registry.offer(kinds.PREEMPTION_MODE, "mine", Mode)
+        registry.offer(kinds.SCHEDULING_POLICY, "mine", Order)
 
 
 class Wrapper:

@@ -6,12 +6,17 @@ import sys
 
 import pytest
 
+from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import PluginError
+from tokenmill.core.host.answer_parsers import build_answer_parsers
 from tokenmill.core.host.discovery import (
     check_own_installation,
     find_installed,
     import_plugin,
 )
+from tokenmill.core.host.plugin_set import enabled_plugins
+from tokenmill.core.host.routing import build_router
+from tokenmill.core.interfaces import ChatFormat
 
 from ..plugin_packages import Packages
 
@@ -96,3 +101,25 @@ def test_a_stale_installation_says_to_reinstall() -> None:
         check_own_installation(find_installed().values(), ["chunked", "brand-new"])
     assert "tokenmill's own plugins are not installed: brand-new." in str(caught.value)
     assert "pip install -e ." in str(caught.value)
+
+
+def test_packages_are_read_once_until_another_one_is_installed(packages: Packages) -> None:
+    packages.install("acme-one", "")
+    found = find_installed()
+    assert find_installed() is found
+    packages.install("acme-two", "")
+    assert "acme-two" not in found and "acme-two" in find_installed()
+
+
+def test_a_server_loads_plugins_once_for_its_parsers_and_its_router(packages: Packages) -> None:
+    packages.install(
+        "acme-counted", "calls = []\n@hookimpl\ndef register(registry): calls.append(1)\n"
+    )
+    file = packages.write_settings('[plugins]\nenable = ["acme-counted"]\n', "counted.toml")
+    config = EngineConfig.from_options(plugins_file=file, data_parallel_size=2)
+    build_router(config)
+    build_answer_parsers(config, ChatFormat(source="{{ messages }}"))
+    assert sys.modules["acme_counted"].calls == [1]
+    packages.write_settings("", "counted.toml")
+    loaded = enabled_plugins(file).loaded
+    assert "chunked" in loaded and "acme-counted" not in loaded

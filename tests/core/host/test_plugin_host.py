@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from tokenmill.backends.attention.choice import choose_attention_backend
+from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.events import Stopping
 from tokenmill.core.contract.hookspecs import hookimpl
@@ -37,7 +38,7 @@ SJF = """
         def schedule(self, step): ...
     @hookimpl
     def register(registry):
-        registry.scheduler("acme-sjf", SJF, options=Options)
+        registry.offer(kinds.SCHEDULER, "acme-sjf", SJF, options=Options)
 """
 
 
@@ -107,7 +108,7 @@ def test_a_scheduler_of_a_third_party_may_be_what_a_switch_selects(packages: Pac
 
         @hookimpl
         def register(self, registry: Registry) -> None:
-            registry.scheduler("mine", Own, switches={"enable_chunked_prefill": True})
+            registry.offer(kinds.SCHEDULER, "mine", Own, switch=True)
 
     class Own:
         @hookimpl
@@ -256,15 +257,17 @@ def test_a_name_that_two_distributions_claim_is_reported_however_one_comes_to_it
         ("@hookimpl(hookwrapper=True)\ndef schedule(): yield", "is an old-style wrapper"),
         ("@hookimpl\ndef register(registry): 1 / 0", "failed in 'register': ZeroDivisionError"),
         (
-            "@hookimpl\ndef register(registry): registry.scheduler('chunked', dict)",
+            "@hookimpl\ndef register(registry): registry.offer(kinds.SCHEDULER, 'chunked', dict)",
             "is provided by both plugin 'chunked' (tokenmill",
         ),
         (
-            "@hookimpl\ndef register(registry): registry.observer('x', lambda context: object())",
+            "@hookimpl\ndef register(registry):\n"
+            "    registry.offer(kinds.OBSERVER, 'x', lambda context: object())",
             "implements no hook: is it marked with @hookimpl?",
         ),
         (
-            "@hookimpl\ndef register(registry): registry.observer('x', lambda context: 1 / 0)",
+            "@hookimpl\ndef register(registry):\n"
+            "    registry.offer(kinds.OBSERVER, 'x', lambda context: 1 / 0)",
             "observer 'x' of plugin 'acme-wrong' (acme-wrong 1.0) could not be built",
         ),
     ],
@@ -274,7 +277,7 @@ def test_what_would_fail_later_is_refused_at_the_start(
 ) -> None:
     packages.install("acme-wrong", "")
     (packages.folder / "acme_wrong.py").write_text(
-        "from tokenmill.core.contract.hookspecs import hookimpl\nTOKENMILL_API = (1, 1)\n" + code
+        "from tokenmill.plugin import hookimpl, kinds\nTOKENMILL_API = (1, 1)\n" + code
     )
     packages.write_settings("[plugins]\nenable = ['acme-wrong']")
     error = refusal()
@@ -292,7 +295,7 @@ def test_a_scheduler_without_hookimpl_is_refused(packages: Packages) -> None:
 
 
 def test_a_plugin_that_fills_a_slot_cannot_be_left_out(packages: Packages) -> None:
-    both = "    registry.observer('acme-watch', lambda context: 1 / 0)\n"
+    both = "    registry.offer(kinds.OBSERVER, 'acme-watch', lambda context: 1 / 0)\n"
     packages.install("acme-sjf", SJF.rstrip() + "\n    " + both)
     packages.write_settings("[plugins]\nstrict = false")
     assert "observer 'acme-watch'" in refusal(scheduler="acme-sjf")
@@ -456,9 +459,10 @@ def test_an_object_that_is_passed_in_must_keep_to_its_api_range(packages: Packag
 def test_every_engine_has_providers_of_its_own(packages: Packages) -> None:
     packages.install("acme-order", "")
     (packages.folder / "acme_order.py").write_text(
-        "from tokenmill.core.contract.hookspecs import hookimpl\nTOKENMILL_API = (1, 1)\n"
+        "from tokenmill.plugin import hookimpl, kinds\nTOKENMILL_API = (1, 1)\n"
         "class Order:\n    uses_priority = False\n    def key(self, request, now): ...\n"
-        "@hookimpl\ndef register(registry): registry.scheduling_policy('acme-order', Order)\n"
+        "@hookimpl\ndef register(registry):\n"
+        "    registry.offer(kinds.SCHEDULING_POLICY, 'acme-order', Order)\n"
     )
     one, two = load(scheduling_policy="acme-order"), load(scheduling_policy="acme-order")
     assert type(one.order) is type(two.order)
@@ -477,7 +481,7 @@ def test_attention_backends_are_built_only_when_they_are_needed(packages: Packag
             return Backend
         @hookimpl
         def register(registry):
-            registry.attention_backend("acme-attention", make)
+            registry.offer(kinds.ATTENTION_BACKEND, "acme-attention", make)
         """,
     )
     host = load(attention_backend="acme-attention")
@@ -550,9 +554,9 @@ def test_a_plugin_is_described_even_if_it_is_not_enabled(packages: Packages) -> 
     packages.install("acme-sjf", "")
     (packages.folder / "acme_sjf.py").write_text(
         '"""Serves short jobs first."""\nTOKENMILL_API = (1, 1)\n'
-        "from tokenmill.core.contract.hookspecs import hookimpl\n"
+        "from tokenmill.plugin import hookimpl, kinds\n"
         "class SJF: 'Shortest job first.'\n"
-        "@hookimpl\ndef register(registry): registry.scheduler('acme-sjf', SJF)\n"
+        "@hookimpl\ndef register(registry): registry.offer(kinds.SCHEDULER, 'acme-sjf', SJF)\n"
     )
     described = describe_plugin("acme_sjf")
     assert described.info.state == "available"

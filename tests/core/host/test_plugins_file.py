@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.core.contract.registry import SLOTS
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.plugins_file import packaged_file, read_plugins_file, read_settings
+from tokenmill.core.kinds import SLOTS
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 

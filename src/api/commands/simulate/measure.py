@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....core.errors import ConfigError
+from ....core.kinds import PREEMPTION_MODE
 from ..flags.engine import SERVING, SPECULATION, add_engine_flags, engine_config
 from ..printing import print_json
 from ..progress import ProgressDisplay
@@ -61,9 +62,9 @@ def _run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--output {args.output}: the folder does not exist")
     config = engine_config(args)
     # Swapping can only be measured with a host pool, which costs nothing until it is written to.
-    config = dataclasses.replace(
-        config, preemption_mode=config.preemption_mode or "swap", disable_log_stats=True
-    )
+    mode = PREEMPTION_MODE.name
+    changes: dict[str, Any] = {"disable_log_stats": True, mode: config.chosen(mode) or "swap"}
+    config = dataclasses.replace(config, **changes)
     from ....assembly import build_parts, num_compute_threads
     from ....planning.machine import describe_machine
     from ....planning.measuring import measure_step_times

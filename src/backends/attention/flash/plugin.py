@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....core import kinds
 from ....core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -22,4 +23,4 @@ def _flash_attention() -> type[AttentionBackend]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.attention_backend("flash-attn", _flash_attention, aliases=("FLASH_ATTN",))
+    registry.offer(kinds.ATTENTION_BACKEND, "flash-attn", _flash_attention, aliases=("FLASH_ATTN",))

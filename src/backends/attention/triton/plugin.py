@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....core import kinds
 from ....core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -22,4 +23,4 @@ def _triton_attention() -> type[AttentionBackend]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.attention_backend("triton", _triton_attention, aliases=("TRITON_ATTN",))
+    registry.offer(kinds.ATTENTION_BACKEND, "triton", _triton_attention, aliases=("TRITON_ATTN",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....core import kinds
 from ....core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -22,4 +23,4 @@ def _xformers_attention() -> type[AttentionBackend]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.attention_backend("xformers", _xformers_attention, aliases=("XFORMERS",))
+    registry.offer(kinds.ATTENTION_BACKEND, "xformers", _xformers_attention, aliases=("XFORMERS",))

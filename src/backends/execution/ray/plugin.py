@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....core import kinds
 from ....core.contract.hookspecs import hookimpl
 from .options import RayOptions
 
@@ -23,4 +24,4 @@ def make_ray(options: RayOptions) -> ExecutorProvider:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.distributed_executor_backend("ray", make_ray, options=RayOptions)
+    registry.offer(kinds.DISTRIBUTED_EXECUTOR_BACKEND, "ray", make_ray, options=RayOptions)

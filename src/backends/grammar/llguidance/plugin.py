@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....core import kinds
 from ....core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -22,4 +23,4 @@ def make_llguidance() -> type[GrammarBackend]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.grammar_backend("llguidance", make_llguidance)
+    registry.offer(kinds.GRAMMAR_BACKEND, "llguidance", make_llguidance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from ....core import kinds
 from ....core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -27,4 +28,4 @@ def _transformers() -> type[ModelImpl]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.model_impl("transformers", _transformers)
+    registry.offer(kinds.MODEL_IMPL, "transformers", _transformers)

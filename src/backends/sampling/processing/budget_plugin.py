@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....core import kinds
 from ....core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -22,4 +23,4 @@ def _thinking_budget() -> type[LogitsProcessor]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.logits_processor("thinking-budget", _thinking_budget)
+    registry.offer(kinds.LOGITS_PROCESSOR, "thinking-budget", _thinking_budget)

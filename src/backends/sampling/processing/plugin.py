@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....core import kinds
 from ....core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -22,4 +23,4 @@ def _no_repeat_ngram() -> type[LogitsProcessor]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.logits_processor("no-repeat-ngram", _no_repeat_ngram)
+    registry.offer(kinds.LOGITS_PROCESSOR, "no-repeat-ngram", _no_repeat_ngram)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ....core import kinds
 from ....core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -35,4 +36,4 @@ def _own(name: str, doc: str) -> Callable[[], ReadMethod]:
 @hookimpl
 def register(registry: Registry) -> None:
     for name, doc in _FORMATS.items():
-        registry.weight_format(name, _own(name, doc))
+        registry.offer(kinds.WEIGHT_FORMAT, name, _own(name, doc))

@@ -11,7 +11,7 @@ measure steps without drafts again. lengths.py chooses the lengths.
 
 from __future__ import annotations
 
-from ....plugin import Registry, hookimpl
+from ....plugin import Registry, hookimpl, kinds
 from .lengths import AdaptiveDraftLength
 
 TOKENMILL_API = (1, 1)
@@ -21,4 +21,4 @@ __all__ = ["AdaptiveDraftLength"]
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.draft_length("adaptive", AdaptiveDraftLength, switches={"speculative_adaptive": True})
+    registry.offer(kinds.DRAFT_LENGTH, "adaptive", AdaptiveDraftLength, switch=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....plugin import ConfigError, PluginContext, Registry, hookimpl
+from ....plugin import ConfigError, PluginContext, Registry, hookimpl, kinds
 
 if TYPE_CHECKING:
     from .traces import OtelTraces
@@ -37,4 +37,4 @@ def make_otel(context: PluginContext) -> OtelTraces | None:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.observer("otel", make_otel)
+    registry.offer(kinds.OBSERVER, "otel", make_otel)

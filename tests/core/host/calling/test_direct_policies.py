@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tokenmill.core import kinds
 from tokenmill.core.contract.draft_length import DraftedStep
 from tokenmill.core.contract.events import PluginFailed
 from tokenmill.core.contract.hookspecs import hookimpl
@@ -48,7 +49,7 @@ class Offering:
 
     @hookimpl
     def register(self, registry: Registry) -> None:
-        registry.draft_length("mine", lambda: self.policy)
+        registry.offer(kinds.DRAFT_LENGTH, "mine", lambda: self.policy)
 
     @hookimpl
     def on_plugin_failed(self, event: PluginFailed) -> None:

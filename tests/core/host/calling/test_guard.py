@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tokenmill.core import kinds
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.plugin_info import Source
 from tokenmill.core.contract.registry import Registry
@@ -72,7 +73,7 @@ def test_a_plugin_that_exits_while_it_is_built_refuses_the_start() -> None:
             def leave(context: object) -> object:
                 raise SystemExit(3)
 
-            registry.observer("exiting", leave)
+            registry.offer(kinds.OBSERVER, "exiting", leave)
 
     with pytest.raises(PluginError, match="'Exiting' could not be built: SystemExit: 3"):
         load(Everything("", SystemExit()), Exiting())
