@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+from .checked_once import checked_once
 from .errors import InvalidRequestError
 from .read_only_collections import ReadOnlyDict
 from .suggest import did_you_mean
@@ -39,6 +40,7 @@ class KeyLimits:
     max_concurrent_requests: int = 0
 
 
+@checked_once("metadata", "trace_headers")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
     """Identity of a request's sender, and options such as its priority.
@@ -70,7 +72,7 @@ class RequestOptions:
     trace_headers: Mapping[str, str] = NO_METADATA
     """W3C's headers traceparent and tracestate, of the trace that the request belongs to."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         for name, (low, high) in _LENGTHS.items():
             _check_text(name, getattr(self, name), low, high)
         _check_integer("prompt_index", self.prompt_index, 0, MAX_INTEGER)
