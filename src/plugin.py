@@ -66,7 +66,7 @@ from .core.interfaces import ChatFormat, Tokenizer
 from .core.log import get_logger
 from .core.outputs import FinishReason
 from .core.rate_bucket import RateBucket
-from .core.request_options import KeyLimits
+from .core.request_options import KeyLimits, RequestOptions
 
 __all__ = [
     "HOOK_API",
@@ -104,6 +104,7 @@ __all__ = [
     "Refusal",
     "Registry",
     "ReplicaView",
+    "RequestOptions",
     "RequestView",
     "RoutedRequest",
     "Router",

@@ -70,4 +70,6 @@ class AuditLog:
 
 def _without_salt(event: Admitted | FinishedRequest) -> dict[str, object]:
     """All fields but the cache salt, which may be a secret."""
-    return {name: value for name, value in asdict(event).items() if name != "cache_salt"}
+    found = asdict(event)
+    del found["options"]["cache_salt"]
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from ..contract.routing import ReplicaView
@@ -22,13 +22,8 @@ class Routed:
         """`is_hashed`: False without prefix caching."""
         self.prompt_token_ids = request.prompt_token_ids
         self.block_size = info.block_size
-        options = request.options
-        self.session_id: str | None = options.session_id
-        self.user: str | None = options.user
-        self.api_key_id: str | None = options.api_key_id
-        self.priority: int = options.priority
-        self.metadata: Mapping[str, str] = options.metadata
-        self._root = hash_root(info.name, options.cache_salt or "")
+        self.options = request.options
+        self._root = hash_root(info.name, request.options.cache_salt or "")
         self._is_hashed = is_hashed
 
     @cached_property

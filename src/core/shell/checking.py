@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ..config import EngineConfig
 from ..errors import EngineStoppedError, InvalidRequestError
 from ..interfaces import ModelInfo, Tokenizer
-from ..request_options import RequestOptions
+from ..request_options import NO_OPTIONS, RequestOptions
 from ..sampling_params import SamplingParams
 
 MAX_PROMPT_LOGPROBS = 1 << 17
@@ -20,7 +20,6 @@ MAX_PROMPT_LOGPROBS = 1 << 17
 LONG_TEXT = 4096
 """Characters. Texts of this length or more are tokenized on another thread, because that takes a
 millisecond or more."""
-NO_OPTIONS = RequestOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

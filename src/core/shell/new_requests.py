@@ -46,7 +46,6 @@ def make_requests(
         Request(
             request_id=request_id,
             engine_id=engine_id,
-            prompt_index=options.prompt_index,
             choice_index=index,
             prompt_token_ids=checked.prompt_token_ids,
             sampling_params=params,
@@ -57,17 +56,10 @@ def make_requests(
             bad_word_ids=checked.bad_word_ids,
             logits_processors=processors.names,
             allows_drafts=processors.allows_drafts,
-            priority=options.priority,
-            user=options.user,
-            api_key_id=options.api_key_id,
-            key_limits=options.key_limits,
-            client_request_id=options.client_request_id,
-            metadata=options.metadata,
-            trace_headers=options.trace_headers,
+            options=options,
             deadline=None
             if config.request_timeout is None
             else arrival_time + config.request_timeout,
-            cache_salt=options.cache_salt,
             cache_root=hash_root(info.name, options.cache_salt or "", scope),
             publishes=config.enable_prefix_caching or group is not None,
             group=group,
