@@ -69,7 +69,7 @@ from .core.interfaces import ChatFormat, Tokenizer
 from .core.log import get_logger
 from .core.outputs import FinishReason
 from .core.rate_bucket import RateBucket
-from .core.request_options import KeyLimits
+from .core.request_options import KeyLimits, RequestOptions
 
 __all__ = [
     "HOOK_API",
@@ -109,6 +109,7 @@ __all__ = [
     "Refused",
     "Registry",
     "ReplicaView",
+    "RequestOptions",
     "RequestView",
     "RoutedRequest",
     "Router",

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
+from .checked_once import checked_once
 from .errors import InvalidRequestError
 
 MAX_GRAMMAR = 1 << 17
@@ -42,6 +43,7 @@ class GrammarKind(StrEnum):
         return self in (self.JSON_OBJECT, self.JSON_SCHEMA, self.STRUCTURAL_TAG)
 
 
+@checked_once()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
     """A grammar that an answer must follow. It does not depend on a model or a grammar backend.
@@ -62,7 +64,7 @@ class Grammar:
     """Regular expression of the text between the parts of JSON. None: the grammar backend chooses
     it; empty: there is none."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         try:
             object.__setattr__(self, "kind", GrammarKind(self.kind))
         except ValueError:

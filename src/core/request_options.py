@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+from .checked_once import checked_once
 from .errors import InvalidRequestError
 from .read_only_collections import ReadOnlyDict
 from .suggest import did_you_mean
@@ -39,6 +40,7 @@ class KeyLimits:
     max_concurrent_requests: int = 0
 
 
+@checked_once("metadata", "trace_headers")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
     """Identity of a request's sender, and options such as its priority.
@@ -50,27 +52,28 @@ class RequestOptions:
     """The id in the answer, in logs and for plugins. If a live request has the same id, this one
     gets a suffix. None: the engine makes an id."""
     client_request_id: str | None = None
-    """The client's own id of the request, unchanged."""
+    """The client's own id, unchanged: the header X-Request-Id, or `request_id` in the body."""
     prompt_index: int = 0
     """Index of the prompt in its call. All prompts of a call share their `request_id`."""
     priority: int = 0
     """Requests with a lower number go first."""
     user: str | None = None
-    """The end user that the client names."""
+    """The end user that the client names in the body's `user`. It is not verified."""
     api_key_id: str | None = None
     """The name of the request's API key, or a keyed hash of it; never the key itself."""
     key_limits: KeyLimits | None = None
     """The limits of the API key. None: those that the admission plugins are configured with."""
     cache_salt: str | None = None
-    """Only requests with the same salt share KV blocks."""
+    """Only requests with the same salt share KV blocks. It may be a secret: do not log it."""
     session_id: str | None = None
     """The same for all requests of one conversation or user. Routers use it."""
     metadata: Mapping[str, str] = NO_METADATA
-    """Further facts for policies and observers, for example the tenant."""
+    """Further facts for policies and observers, for example the tenant: at most 16 pairs, from the
+    body's `metadata`, from headers that the operator allows, or from the embedding program."""
     trace_headers: Mapping[str, str] = NO_METADATA
     """W3C's headers traceparent and tracestate, of the trace that the request belongs to."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         for name, (low, high) in _LENGTHS.items():
             _check_text(name, getattr(self, name), low, high)
         _check_integer("prompt_index", self.prompt_index, 0, MAX_INTEGER)
@@ -137,3 +140,6 @@ def _seen(value: object) -> str:
 
 def _invalid(param: str, what: str) -> InvalidRequestError:
     return InvalidRequestError(f"{param} {what}", param=param)
+
+
+NO_OPTIONS = RequestOptions()

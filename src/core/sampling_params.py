@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
+from .checked_once import checked_once, frozen
 from .errors import InvalidRequestError
 from .grammar import Grammar
 from .pooling import Pooling
@@ -51,6 +52,7 @@ class OutputKind(StrEnum):
     """There is one output, at the end, with everything."""
 
 
+@checked_once("logit_bias", "extra_args")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How one request is sampled. Names and meanings are those of vLLM.
@@ -130,7 +132,7 @@ class SamplingParams:
             raise _invalid(name, f"is not supported: {REFUSED[name]}")
         return object.__new__(cls)
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
@@ -275,7 +277,7 @@ def _plain(extra_args: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         _check_bytes(encoded)
         found = msgspec.json.decode(encoded, type=dict[str, Any])
         msgspec.msgpack.encode(found)  # for an engine in another process: integers of 64 bits
-        plain = {name: _frozen(value) for name, value in found.items()}
+        plain = {name: frozen(value) for name, value in found.items()}
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise _invalid("extra_args", "must be plain JSON values by name") from error
     return ReadOnlyDict(plain)
@@ -286,14 +288,6 @@ def _check_bytes(encoded: bytes) -> None:
         raise _invalid(
             "extra_args", f"takes at most {MAX_EXTRA_ARGS_BYTES} bytes of JSON, got {len(encoded)}"
         )
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_frozen, value))
-    if isinstance(value, dict):
-        return ReadOnlyDict({name: _frozen(inner) for name, inner in value.items()})
-    return value
 
 
 def _check_logit_bias(params: SamplingParams) -> None:

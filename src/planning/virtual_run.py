@@ -22,8 +22,9 @@ from ..core.host.plugin_host import PluginHost
 from ..core.outputs import FinishReason
 from ..core.request_options import RequestOptions
 from ..core.sampling_params import SamplingParams
-from ..core.shell.admission import make_requests
+from ..core.shell.checking import check_ids
 from ..core.shell.engine_shell import fit_max_model_len, make_core
+from ..core.shell.new_requests import make_requests
 from ..core.shell.step_loop import RETRY_SECONDS
 from ..testing.quiet_logs import quiet_logs
 from .outcome import Outcome, mean_ms, percentile_ms
@@ -37,6 +38,10 @@ _REASONS = {
     RateLimitedError: "rate limited",
     RequestFailedError: "admission failed",
 }
+
+
+ANY_ID = 1 << 63
+"""A vocabulary for prompts that are not computed: their ids only say which of them are equal."""
 
 
 class _Watch:
@@ -170,14 +175,18 @@ class VirtualRun:
     def _make_request(self, planned: PlannedRequest, request_id: str) -> list[Request]:
         # Policies are compared on one workload, so a policy without priorities ignores them.
         priority = planned.priority if self._plugins.order.uses_priority else 0
+        checked = check_ids(
+            planned.prompt_token_ids,
+            SamplingParams(max_tokens=planned.max_tokens, temperature=0.0, ignore_eos=True),
+            RequestOptions(priority=priority, cache_salt=planned.cache_salt),
+            vocab_size=ANY_ID,
+            max_model_len=self._max_model_len,
+        )
         return make_requests(
+            checked,
             request_id=request_id,
-            prompt_token_ids=planned.prompt_token_ids,
-            params=SamplingParams(max_tokens=planned.max_tokens, temperature=0.0, ignore_eos=True),
-            options=RequestOptions(priority=priority, cache_salt=planned.cache_salt),
             seed=0,
             arrival_time=planned.at,
-            max_model_len=self._max_model_len,
             info=self._executor.info,
             config=self._config,
         )

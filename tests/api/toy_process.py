@@ -33,6 +33,8 @@ START_FAULT = "TOY_START_FAULT"
 """Environment variable: the key in ON_DEVICE of a fault of engines that load their model."""
 STEP_FAULT = "TOY_STEP_FAULT"
 """Environment variable: the key in ON_DEVICE of a fault, and the number of the step that has it."""
+NUM_BLOCKS = "TOY_NUM_BLOCKS"
+"""Environment variable: number of KV blocks of the next engines."""
 LEAVES = "TOY_LEAVES"
 """Environment variable of the engines that a request of the user "leave there" ends."""
 
@@ -132,8 +134,9 @@ def make_engine(config: EngineConfig, progress: Progress) -> EngineShell:
         if START_FAULT in os.environ:
             ON_DEVICE[os.environ[START_FAULT]]()
         progress("loading the toy", 1.0)
+        num_blocks = int(os.environ.get(NUM_BLOCKS, config.num_gpu_blocks_override or 256))
         return EngineParts(
-            executor=FaultyExecutor(num_blocks=config.num_gpu_blocks_override or 256, block_size=4),
+            executor=FaultyExecutor(num_blocks=num_blocks, block_size=4),
             tokenizer=ToyTokenizer(),
             plugins=PluginHost.load(config, extra=[FaultyPlugin()]),
         )

@@ -13,10 +13,10 @@ from tokenmill.core.engine.request import Request
 from tokenmill.core.host.calling.proposal_hook import ProposalHook
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import ModelInfo, no_progress
-from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.shell.admission import make_requests
+from tokenmill.core.shell.checking import check_ids
 from tokenmill.core.shell.engine_shell import fit_max_model_len, make_core
+from tokenmill.core.shell.new_requests import make_requests
 from tokenmill.testing.engine_driver import EngineDriver
 
 from .chosen import backends_of
@@ -55,16 +55,11 @@ def make_request(
     info: ModelInfo,
     config: EngineConfig,
 ) -> Request:
-    """A request as admission makes it."""
+    """A request as the engine makes it."""
+    checked = check_ids(
+        prompt, params, vocab_size=info.vocab_size, max_model_len=info.max_model_len
+    )
     (request,) = make_requests(
-        request_id=request_id,
-        prompt_token_ids=tuple(prompt),
-        params=params,
-        seed=seed,
-        options=RequestOptions(),
-        arrival_time=0.0,
-        max_model_len=info.max_model_len,
-        info=info,
-        config=config,
+        checked, request_id=request_id, seed=seed, arrival_time=0.0, info=info, config=config
     )
     return request

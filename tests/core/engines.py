@@ -18,6 +18,7 @@ from tokenmill.core.engine.request import PromptGroup, Request
 from tokenmill.core.engine.step import StepLimits
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.outputs import FinishReason
+from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.testing.engine_driver import EngineDriver
 from tokenmill.testing.simulated.drafting import DraftingSettings
@@ -145,7 +146,7 @@ class Bench(EngineDriver):
                 max_tokens=max_tokens,
                 arrival_time=self.now,
                 seed=seed_of(name, i),
-                priority=fields.get("priority", 0),
+                options=RequestOptions(priority=fields.get("priority", 0)),
                 deadline=fields.get("deadline"),
                 eos_token_ids=fields.get("eos_token_ids", ()),
                 cache_root=hash_root("m", fields.get("salt", ""), "" if self._caching else name),

@@ -10,9 +10,9 @@ import torch
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.engine.request import Request
 from tokenmill.core.pooling import Pooling
-from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.shell.admission import make_requests
+from tokenmill.core.shell.checking import check_ids
+from tokenmill.core.shell.new_requests import make_requests
 from tokenmill.testing.engine_driver import EngineDriver
 
 from . import toy
@@ -63,16 +63,11 @@ def request(
     params: SamplingParams,
 ) -> Request:
     info = driver.executor.info
+    checked = check_ids(
+        prompt, params, vocab_size=info.vocab_size, max_model_len=info.max_model_len
+    )
     (made,) = make_requests(
-        request_id=name,
-        prompt_token_ids=prompt,
-        params=params,
-        options=RequestOptions(),
-        seed=0,
-        arrival_time=0.0,
-        max_model_len=info.max_model_len,
-        info=info,
-        config=config,
+        checked, request_id=name, seed=0, arrival_time=0.0, info=info, config=config
     )
     return made
 

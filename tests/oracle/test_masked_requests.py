@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.shell.admission import make_requests
+from tokenmill.core.shell.checking import check_ids
+from tokenmill.core.shell.new_requests import make_requests
 from tokenmill.testing.engine_driver import EngineDriver
 
 from ..backends.model_engine import make_driver
@@ -51,17 +52,17 @@ def serve(setting: Setting, options: dict[str, Any]) -> tuple[EngineDriver, list
         wish = WISHES[i % len(WISHES)]
         params = SamplingParams(max_tokens=24, ignore_eos=True, seed=i, top_k=9 if i % 2 else 1)
         params = params.with_changes(**wish, n=1 + i % 2)
+        checked = check_ids(
+            prompt, params, vocab_size=info.vocab_size, max_model_len=info.max_model_len
+        )
+        bad_word_ids = ((5,), (SOME[4], SOME[9])) if i % 3 == 0 else ()
         requests += make_requests(
+            replace(checked, bad_word_ids=bad_word_ids),
             request_id=str(i),
-            prompt_token_ids=prompt,
-            params=params,
-            options=RequestOptions(),
             seed=i,
             arrival_time=0.0,
-            max_model_len=info.max_model_len,
             info=info,
             config=config,
-            bad_word_ids=((5,), (SOME[4], SOME[9])) if i % 3 == 0 else (),
             processors=host.processors_of(params),
         )
     for request in requests:

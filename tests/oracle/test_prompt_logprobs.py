@@ -11,10 +11,10 @@ import torch
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.plan import TokenLogprobs
-from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.shell import engine_shell
-from tokenmill.core.shell.admission import make_requests
+from tokenmill.core.shell.checking import check_ids
+from tokenmill.core.shell.new_requests import make_requests
 from tokenmill.testing.engine_driver import EngineDriver
 
 from ..backends.model_engine import make_driver
@@ -56,16 +56,19 @@ def test_they_are_those_of_transformers(
     monkeypatch.setattr(engine_shell, "_max_num_scored_tokens", lambda *_: most_rows)
     driver, config = make(setting, options)
     prompts = toy.make_prompts()[4:]  # some share their beginnings
+    info = driver.executor.info
     requests = [
         make_requests(
+            check_ids(
+                prompt,
+                PARAMS.with_changes(max_tokens=i % 12),
+                vocab_size=info.vocab_size,
+                max_model_len=info.max_model_len,
+            ),
             request_id=str(i),
-            prompt_token_ids=prompt,
-            params=PARAMS.with_changes(max_tokens=i % 12),
-            options=RequestOptions(),
             seed=0,
             arrival_time=0.0,
-            max_model_len=driver.executor.info.max_model_len,
-            info=driver.executor.info,
+            info=info,
             config=config,
         )
         for i, prompt in enumerate(prompts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tokenmill.core.contract.policy import RequestView
-from tokenmill.core.request_options import KeyLimits
+from tokenmill.core.request_options import NO_OPTIONS, RequestOptions
 
 
 @dataclass(eq=False, kw_only=True)
@@ -17,8 +17,7 @@ class FakeRequest:
     num_tokens: int = 8
     num_computed_tokens: int = 0
     priority: int = 0
-    api_key_id: str | None = None
-    key_limits: KeyLimits | None = None
+    options: RequestOptions = NO_OPTIONS
     choice_index: int = 0
     arrival_time: float = 0.0
     max_tokens: int = 16

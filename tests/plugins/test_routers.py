@@ -9,9 +9,9 @@ import pytest
 
 from tokenmill.core.remote.link import IDLE
 from tokenmill.core.remote.routing import Routed
-from tokenmill.core.remote.stream import RemoteStream
 from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.shell.checking import check_ids
 from tokenmill.plugin import ReplicaView, RoutedRequest
 from tokenmill.plugins.routers.least_loaded import LeastLoaded
 from tokenmill.plugins.routers.prefix_aware import PrefixAware, PrefixAwareOptions
@@ -30,13 +30,11 @@ def request(
     ids: Sequence[int] = (1, 2, 3), *, is_hashed: bool = True, **options: str
 ) -> RoutedRequest:
     """A request over blocks of 4 tokens."""
-    stream = RemoteStream(
-        prompt=None,
-        prompt_token_ids=tuple(ids),
-        params=SamplingParams(),
-        options=RequestOptions(**options),  # type: ignore[arg-type]
+    given = RequestOptions(**options)  # type: ignore[arg-type]
+    request = check_ids(
+        ids, SamplingParams(), given, vocab_size=INFO.vocab_size, max_model_len=1 << 16
     )
-    return Routed(stream, INFO, is_hashed=is_hashed)
+    return Routed(request, INFO, is_hashed=is_hashed)
 
 
 def prefix_aware(tokens_per_request: int = 8) -> PrefixAware:

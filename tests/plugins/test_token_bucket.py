@@ -8,13 +8,14 @@ import pytest
 
 from tokenmill.core.contract.events import Admitted, Finished
 from tokenmill.core.contract.policy import Refusal
-from tokenmill.core.request_options import KeyLimits
+from tokenmill.core.request_options import KeyLimits, RequestOptions
 from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
 
 from .samples import finished_request
 from .steps import FakeRequest
 
 ANY = cast(Any, None)
+KEY = RequestOptions(api_key_id="k")
 
 
 class Door:
@@ -27,7 +28,7 @@ class Door:
         """The answer to a request, which is queued if it may come in."""
         request = FakeRequest(
             request_id="r",
-            api_key_id=key,
+            options=RequestOptions(api_key_id=key),
             arrival_time=now,
             num_prompt_tokens=10,
             max_tokens=max_tokens,
@@ -35,14 +36,19 @@ class Door:
         refusal = self.bucket.admit(cast(Any, request), ANY)
         if refusal is None:
             event = Admitted(
-                request_id="r", api_key_id=key, num_prompt_tokens=10, max_tokens=max_tokens
+                request_id="r",
+                options=RequestOptions(api_key_id=key),
+                num_prompt_tokens=10,
+                max_tokens=max_tokens,
             )
             self.bucket.on_admitted(event)
         return refusal
 
     def finish(self, num_generation_tokens: int, *, key: str | None = "k") -> None:
         life = finished_request(
-            api_key_id=key, max_tokens=20, num_generation_tokens=num_generation_tokens
+            options=RequestOptions(api_key_id=key),
+            max_tokens=20,
+            num_generation_tokens=num_generation_tokens,
         )
         self.bucket.on_finished(Finished(requests=(life,)))
 
@@ -96,7 +102,7 @@ def test_the_choices_of_a_prompt_must_fit_together() -> None:
     def admits(choice_index: int) -> bool:
         choice = FakeRequest(
             request_id="r",
-            api_key_id="k",
+            options=KEY,
             choice_index=choice_index,
             num_prompt_tokens=10,
             max_tokens=15,
@@ -115,11 +121,20 @@ def test_a_clock_that_goes_back_changes_nothing() -> None:
 
 def admits(bucket: TokenBucket, request_id: str, limits: KeyLimits | None, **fields: Any) -> bool:
     """Whether a request may come in; if so it is queued."""
-    request = FakeRequest(request_id=request_id, api_key_id="k", key_limits=limits, **fields)
+    request = FakeRequest(
+        request_id=request_id,
+        options=RequestOptions(api_key_id="k", key_limits=limits),
+        **fields,
+    )
     if bucket.admit(cast(Any, request), ANY) is not None:
         return False
     bucket.on_admitted(
-        Admitted(request_id=request_id, api_key_id="k", num_prompt_tokens=8, max_tokens=16)
+        Admitted(
+            request_id=request_id,
+            options=KEY,
+            num_prompt_tokens=8,
+            max_tokens=16,
+        )
     )
     return True
 
@@ -139,7 +154,12 @@ def test_a_key_has_a_limited_number_of_live_calls() -> None:
         True,
         False,
     ]
-    life = finished_request(request_id="b", api_key_id="k", max_tokens=16, num_generation_tokens=16)
+    life = finished_request(
+        request_id="b",
+        options=KEY,
+        max_tokens=16,
+        num_generation_tokens=16,
+    )
     bucket.on_finished(Finished(requests=(life,)))
     assert not admits(bucket, "c", None), "the second prompt of b lives"
     bucket.on_finished(Finished(requests=(life,)))
@@ -150,6 +170,6 @@ def test_an_unlimited_key_keeps_nothing_of_requests_that_ended() -> None:
     bucket = TokenBucket(TokenBucketOptions())
     for i in range(10):
         assert admits(bucket, str(i), None)
-        life = finished_request(request_id=str(i), api_key_id="k", max_tokens=16)
+        life = finished_request(request_id=str(i), options=KEY, max_tokens=16)
         bucket.on_finished(Finished(requests=(life,)))
     assert not any(bucket._live.values())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenmill_audit_log.observer import AuditLog, AuditLogOptions
 
-from tokenmill import EngineConfig
+from tokenmill import EngineConfig, RequestOptions
 from tokenmill.plugin import Admitted, PluginContext, Stopping
 from tokenmill.testing import ObserverConformance, PackageConformance
 
@@ -42,12 +42,12 @@ def test_every_line_is_json_and_all_are_there_once_the_engine_has_stopped(
                 request_id=request_id,
                 num_prompt_tokens=num_prompt_tokens,
                 max_tokens=5,
-                metadata={"tenant": "t"},
-                cache_salt="secret",
+                options=RequestOptions(metadata={"tenant": "t"}, cache_salt="secret"),
             )
         )
     audit_log.on_stopping(Stopping())
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["admitted", "admitted", "stopping"]
     assert lines[1]["request_id"] == "b" and lines[1]["num_prompt_tokens"] == 4
-    assert lines[1]["metadata"] == {"tenant": "t"} and "cache_salt" not in lines[1]
+    options = lines[1]["options"]
+    assert options["metadata"] == {"tenant": "t"} and "cache_salt" not in options

@@ -47,7 +47,7 @@ class AuditLog:
 
     @hookimpl
     def on_refused(self, event: Refused) -> None:
-        self._write("refused", **asdict(event))
+        self._write("refused", **_without_salt(event))
 
     @hookimpl
     def on_preempted(self, event: Preempted) -> None:
@@ -75,6 +75,8 @@ class AuditLog:
         self._lines.labels(what).inc()
 
 
-def _without_salt(event: Admitted | FinishedRequest) -> dict[str, object]:
+def _without_salt(event: Admitted | Refused | FinishedRequest) -> dict[str, object]:
     """All fields but the cache salt, which may be a secret."""
-    return {name: value for name, value in asdict(event).items() if name != "cache_salt"}
+    found = asdict(event)
+    del found["options"]["cache_salt"]
+    return found

@@ -69,4 +69,5 @@ class FairQueueing:
         return tag
 
     def _tenant(self, request: RequestView | FinishedRequest) -> str:
-        return request.metadata.get(self._options.tenant) or request.api_key_id or ""
+        sender = request.options
+        return sender.metadata.get(self._options.tenant) or sender.api_key_id or ""

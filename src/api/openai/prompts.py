@@ -8,7 +8,7 @@ from functools import partial
 import anyio.to_thread
 
 from ...core.contract.client import EngineClient
-from ...core.shell.admission import LONG_TEXT, check_prompt_text
+from ...core.shell.checking import LONG_TEXT, check_prompt_text
 from ..http.errors import APIError
 from .reading.bodies import PromptItem
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..interfaces import ModelInfo
 from ..outputs import FinishReason
-from ..request_options import NO_METADATA
+from ..request_options import NO_OPTIONS, RequestOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +27,9 @@ class Admitted:
     num_prompt_tokens: int
     max_tokens: int
     """Maximum number of generated tokens of each choice."""
-    prompt_index: int = 0
-    """Index of the prompt in its call, from 0. All prompts of a call share their `request_id`."""
     n: int = 1
     """Number of choices."""
-    priority: int = 0
-    client_request_id: str | None = None
-    user: str | None = None
-    api_key_id: str | None = None
-    metadata: Mapping[str, str] = NO_METADATA
-    cache_salt: str | None = None
-    """It may be a secret: do not log it."""
+    options: RequestOptions = NO_OPTIONS
     deadline: float | None = None
     """Seconds of the engine's clock; None: no limit."""
 
@@ -58,14 +49,9 @@ class Refused:
     """The plugin that refused; None: the queue is full."""
     is_rate_limit: bool = False
     """The server answers 429; else 503."""
-    prompt_index: int = 0
     n: int = 1
     """Number of choices."""
-    priority: int = 0
-    client_request_id: str | None = None
-    user: str | None = None
-    api_key_id: str | None = None
-    metadata: Mapping[str, str] = NO_METADATA
+    options: RequestOptions = NO_OPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,20 +141,11 @@ class FinishedRequest:
     """Draft tokens that were verified."""
     num_accepted_tokens: int = 0
     """Draft tokens that were accepted."""
-    prompt_index: int = 0
     choice_index: int = 0
     """Index of this choice among the `n` choices of its prompt, from 0; they share `request_id`."""
     engine_id: str = ""
     """The engine's own id of this choice, as in RequestView."""
-    priority: int = 0
-    client_request_id: str | None = None
-    user: str | None = None
-    api_key_id: str | None = None
-    metadata: Mapping[str, str] = NO_METADATA
-    trace_headers: Mapping[str, str] = NO_METADATA
-    """W3C's headers traceparent and tracestate, if the client sent them."""
-    cache_salt: str | None = None
-    """It may be a secret: do not log it."""
+    options: RequestOptions = NO_OPTIONS
     deadline: float | None = None
     """Seconds of the engine's clock."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..request_options import KeyLimits
+from ..request_options import RequestOptions
 
 
 class RequestView(Protocol):
@@ -15,11 +14,6 @@ class RequestView(Protocol):
     @property
     def request_id(self) -> str:
         """The id in the answer and in logs. All prompts and choices of a call share it."""
-        ...
-
-    @property
-    def prompt_index(self) -> int:
-        """Index of the prompt in its call, from 0."""
         ...
 
     @property
@@ -36,40 +30,13 @@ class RequestView(Protocol):
         ...
 
     @property
-    def client_request_id(self) -> str | None:
-        """The client's own id: the header X-Request-Id, or `request_id` in the body."""
+    def options(self) -> RequestOptions:
+        """The sender, and the options that it gave."""
         ...
 
     @property
     def priority(self) -> int:
         """Requests with a lower number go first."""
-        ...
-
-    @property
-    def user(self) -> str | None:
-        """The end user that the client names in the body's `user`. It is not verified."""
-        ...
-
-    @property
-    def api_key_id(self) -> str | None:
-        """The name of the request's API key, or a keyed hash of it, never the key itself. None
-        without a key."""
-        ...
-
-    @property
-    def key_limits(self) -> KeyLimits | None:
-        """The limits of the API key. None: those that the plugin is configured with."""
-        ...
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """At most 16 pairs from the body's `metadata`, from headers that the operator allows, or
-        from the embedding program."""
-        ...
-
-    @property
-    def cache_salt(self) -> str | None:
-        """Only requests with the same salt share KV blocks. It may be a secret: do not log it."""
         ...
 
     @property

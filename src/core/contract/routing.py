@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..request_options import RequestOptions
 from .client import Load
 
 
@@ -44,18 +45,9 @@ class RoutedRequest(Protocol):
         ...
 
     @property
-    def session_id(self) -> str | None:
-        """The same for all requests of one conversation or user; None if the client sent none."""
+    def options(self) -> RequestOptions:
+        """The sender, and the options that it gave."""
         ...
-
-    @property
-    def user(self) -> str | None: ...
-    @property
-    def api_key_id(self) -> str | None: ...
-    @property
-    def priority(self) -> int: ...
-    @property
-    def metadata(self) -> Mapping[str, str]: ...
 
 
 class Router(Protocol):

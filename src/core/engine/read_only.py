@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from ..contract.policy import RequestView, StepView
-from ..request_options import KeyLimits
+from ..request_options import RequestOptions
 
 View = TypeVar("View", bound=type)
 _SETTERS: dict[type, Mapping[str, Callable[[object, object], None]]] = {}
@@ -41,14 +41,8 @@ class ReadOnlyRequest:
 
     request_id: str
     engine_id: str
-    prompt_index: int
     choice_index: int
-    client_request_id: str | None
-    user: str | None
-    api_key_id: str | None
-    key_limits: KeyLimits | None
-    metadata: Mapping[str, str]
-    cache_salt: str | None
+    options: RequestOptions
     deadline: float | None
     priority: int
     arrival_time: float

@@ -6,13 +6,13 @@ num_inflight_tokens. Prefill, chunks, decode and resuming are all "compute the n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from ..outputs import FinishReason
 from ..pooling import Pooling
-from ..request_options import NO_METADATA, KeyLimits
+from ..request_options import NO_OPTIONS, RequestOptions
 from ..sampling_params import SamplingParams
 from .blocks.block_table import BlockTable
 from .blocks.pool import hash_block
@@ -63,18 +63,10 @@ class Request:
     """Names of the logits processors that it uses."""
     allows_drafts: bool = True
     """Whether all of them work with draft tokens."""
-    prompt_index: int = 0
+    options: RequestOptions = NO_OPTIONS
     choice_index: int = 0
-    priority: int = 0
-    user: str | None = None
-    api_key_id: str | None = None
-    key_limits: KeyLimits | None = None
-    client_request_id: str | None = None
-    metadata: Mapping[str, str] = NO_METADATA
-    trace_headers: Mapping[str, str] = NO_METADATA
     deadline: float | None = None
     """Time of the engine's clock at which the request ends with the tokens that it has."""
-    cache_salt: str | None = None
     cache_root: bytes = b""
     """First hash of its hash chain. Only requests with the same root share blocks."""
     publishes: bool = True
@@ -137,7 +129,11 @@ class Request:
     @property
     def rank(self) -> tuple[int, int]:
         """Seniority as a total order: a smaller rank is more senior."""
-        return self.priority, self.sequence
+        return self.options.priority, self.sequence
+
+    @property
+    def priority(self) -> int:
+        return self.options.priority
 
     @property
     def num_prompt_tokens(self) -> int:

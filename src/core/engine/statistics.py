@@ -64,14 +64,8 @@ def describe_admitted(choices: Sequence[Request]) -> Admitted:
         request_id=request.request_id,
         num_prompt_tokens=request.num_prompt_tokens,
         max_tokens=request.max_tokens,
-        prompt_index=request.prompt_index,
         n=len(choices),
-        priority=request.priority,
-        client_request_id=request.client_request_id,
-        user=request.user,
-        api_key_id=request.api_key_id,
-        metadata=request.metadata,
-        cache_salt=request.cache_salt,
+        options=request.options,
         deadline=request.deadline,
     )
 
@@ -86,13 +80,8 @@ def describe_refused(choices: Sequence[Request], refusal: Refusal, plugin: str |
         reason=refusal.reason,
         plugin=plugin,
         is_rate_limit=refusal.is_rate_limit,
-        prompt_index=request.prompt_index,
         n=len(choices),
-        priority=request.priority,
-        client_request_id=request.client_request_id,
-        user=request.user,
-        api_key_id=request.api_key_id,
-        metadata=request.metadata,
+        options=request.options,
     )
 
 
@@ -106,7 +95,7 @@ def describe_preempted(preemption: PendingPreemption, total: int) -> Preempted:
     request = preemption.request
     return Preempted(
         request_id=request.request_id,
-        prompt_index=request.prompt_index,
+        prompt_index=request.options.prompt_index,
         choice_index=request.choice_index,
         mode=preemption.mode,
         fell_back=preemption.fell_back,
@@ -120,11 +109,11 @@ def describe_live(request: Request, now: float) -> LiveRequest:
     """The state of a request that has not ended."""
     return LiveRequest(
         request_id=request.request_id,
-        prompt_index=request.prompt_index,
+        prompt_index=request.options.prompt_index,
         choice_index=request.choice_index,
         status=request.status.value,
         priority=request.priority,
-        api_key_id=request.api_key_id,
+        api_key_id=request.options.api_key_id,
         num_prompt_tokens=request.num_prompt_tokens,
         num_generated_tokens=request.num_generated_tokens,
         num_computed_tokens=request.num_computed_tokens,
@@ -152,16 +141,9 @@ def describe_finished(request: Request, now: float) -> FinishedRequest:
         decode_time=_between(request.first_token_time, request.last_token_time),
         num_draft_tokens=request.num_draft_tokens,
         num_accepted_tokens=request.num_accepted_tokens,
-        prompt_index=request.prompt_index,
         choice_index=request.choice_index,
         engine_id=request.engine_id,
-        priority=request.priority,
-        client_request_id=request.client_request_id,
-        user=request.user,
-        api_key_id=request.api_key_id,
-        metadata=request.metadata,
-        trace_headers=request.trace_headers,
-        cache_salt=request.cache_salt,
+        options=request.options,
         deadline=request.deadline,
     )
 

@@ -20,9 +20,10 @@ from ..interfaces import ModelInfo, Progress, Tokenizer, no_progress
 from ..processes.place import WHOLE_MACHINE, Place
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
-from ..shell.admission import checked_prompt, default_sampling_params, room_for_output
+from ..shell.checking import check
 from ..shell.engine_shell import CLOSED, CLOSING_SECONDS, DRAINING
 from ..shell.home import Home
+from ..shell.sampling_defaults import default_sampling_params
 from ..shell.unused_settings import log_unused
 from .crash_suspects import CrashSuspects
 from .link import EngineSetup
@@ -167,7 +168,8 @@ class RemoteEngine(EngineClient):
 
     @property
     def max_model_len(self) -> int:
-        return self._started()[0].max_model_len
+        self._started()
+        return self.replicas.max_model_len
 
     @property
     def model_name(self) -> str:
@@ -186,22 +188,18 @@ class RemoteEngine(EngineClient):
         self._home.check()
         self._check_accepting()
         options = (options or RequestOptions()).with_changes(**fields)
-        params = sampling_params or self.default_sampling_params()
-        ids = await checked_prompt(
+        checked = await check(
             prompt,
-            params,
+            sampling_params or self.default_sampling_params(),
+            options,
             tokenizer=self.tokenizer,
             info=self.info,
             config=self._config,
             max_model_len=self.max_model_len,
         )
-        room_for_output(len(ids), params, self.max_model_len)  # before a long prompt is sent
+        checked = replace(checked, options=self._with_free_id(options))
         stream = RemoteStream(
-            prompt=prompt if isinstance(prompt, str) else None,
-            prompt_token_ids=ids,
-            params=params,
-            options=self._with_free_id(options),
-            home=self._home,
+            prompt=prompt if isinstance(prompt, str) else None, request=checked, home=self._home
         )
         await self._sender.send(stream)
         return stream
@@ -265,7 +263,7 @@ class RemoteEngine(EngineClient):
         wanted = options.request_id
         if len(self.replicas) == 1 or wanted is None or options.prompt_index:
             return options
-        taken = {stream.options.request_id for _, stream in self.replicas.open_requests()}
+        taken = {stream.request.options.request_id for _, stream in self.replicas.open_requests()}
         if wanted not in taken:
             return options
         return options.with_changes(request_id=f"{wanted}-{uuid.uuid4().hex[:8]}")

@@ -7,6 +7,7 @@ import gc
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -182,9 +183,7 @@ class EngineHost(asyncio.Protocol):
     async def _submit(self, message: Submit) -> None:
         number = message.number
         try:
-            stream = await self._engine.submit(
-                message.prompt_token_ids, message.params, message.options, number=number
-            )
+            stream = await self._engine.queue(message.request, time.monotonic(), number=number)
         except CONTAINED_WHILE_WAITING as error:
             if not isinstance(error, TokenmillError):
                 log.exception("submit_failed")

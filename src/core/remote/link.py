@@ -265,7 +265,7 @@ class EngineLink(asyncio.Protocol):
         try:
             answer = await self._call(
                 stream.number,
-                Submit(stream.number, stream.prompt_token_ids, stream.params, stream.options),
+                Submit(stream.number, stream.request),
             )
         except BaseException:  # cancelled, lost, or a message that cannot be encoded
             self.end(stream, is_read=False)

@@ -15,8 +15,7 @@ from ..interfaces import ModelInfo
 from ..outputs import RequestOutput
 from ..plan import TokenLogprobs
 from ..processes.place import WHOLE_MACHINE, Place
-from ..request_options import RequestOptions
-from ..sampling_params import SamplingParams
+from ..shell.checking import CheckedRequest
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, tag=True):
@@ -38,9 +37,7 @@ class Submit(Message, frozen=True):
     """Queue a request. Answered by Accepted or Refused."""
 
     number: int
-    prompt_token_ids: tuple[int, ...]
-    params: SamplingParams
-    options: RequestOptions
+    request: CheckedRequest
 
 
 class End(Message, frozen=True):

@@ -87,6 +87,11 @@ class Replicas:
 
     # Reports
 
+    @property
+    def max_model_len(self) -> int:
+        """The context of the engine that has the shortest one."""
+        return min(one.max_model_len for one in self.supervisors)
+
     async def refresh(self) -> None:
         """Get new reports from the engines that do not hang."""
         await asyncio.gather(*(one.refresh() for one in self.supervisors))

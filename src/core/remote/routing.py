@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from ..contract.routing import ReplicaView
 from ..engine.blocks.pool import hash_block, hash_root
 from ..interfaces import ModelInfo
+from ..shell.checking import CheckedRequest
 from .link import EngineLink
-from .stream import RemoteStream
 
 MAX_HASHED_BLOCKS = 2048
 """Maximum number of blocks to hash per request. It takes about 3 ms of the server's event loop."""
 
 
 class Routed:
-    """The RoutedRequest of a stream."""
+    """The RoutedRequest of a request."""
 
-    def __init__(self, stream: RemoteStream, info: ModelInfo, *, is_hashed: bool) -> None:
+    def __init__(self, request: CheckedRequest, info: ModelInfo, *, is_hashed: bool) -> None:
         """`is_hashed`: False without prefix caching."""
-        self.prompt_token_ids = stream.prompt_token_ids
+        self.prompt_token_ids = request.prompt_token_ids
         self.block_size = info.block_size
-        options = stream.options
-        self.session_id: str | None = options.session_id
-        self.user: str | None = options.user
-        self.api_key_id: str | None = options.api_key_id
-        self.priority: int = options.priority
-        self.metadata: Mapping[str, str] = options.metadata
-        self._root = hash_root(info.name, options.cache_salt or "")
+        self.options = request.options
+        self._root = hash_root(info.name, request.options.cache_salt or "")
         self._is_hashed = is_hashed
 
     @cached_property

@@ -64,7 +64,7 @@ class RequestSender:
         if self.router is None:
             return links[0]
         info = next(iter(links.values())).ready.result().info
-        request = Routed(stream, info, is_hashed=self._hashes_prompts)
+        request = Routed(stream.request, info, is_hashed=self._hashes_prompts)
         return links[self.router.route(request, [view_of(*one) for one in links.items()])]
 
     def _without_suspects(
@@ -127,7 +127,8 @@ class RequestSender:
 
     async def _send_again(self, index: int, stream: RemoteStream) -> None:
         log.warning("request_sent_again", request_id=stream.request_id)
-        stream.options = replace(stream.options, request_id=stream.request_id)
+        options = replace(stream.request.options, request_id=stream.request_id)
+        stream.request = replace(stream.request, options=options)
         try:
             await self._send_when_tried(stream)
         except TokenmillError as error:

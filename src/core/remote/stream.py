@@ -12,8 +12,8 @@ from functools import cached_property
 from ..errors import TokenmillError
 from ..outputs import CompletionOutput, RequestOutput
 from ..plan import TokenLogprobs
-from ..request_options import RequestOptions
-from ..sampling_params import OutputKind, SamplingParams
+from ..sampling_params import OutputKind
+from ..shell.checking import CheckedRequest
 from ..shell.home import Home
 
 
@@ -27,9 +27,7 @@ class RemoteStream:
         self,
         *,
         prompt: str | None,
-        prompt_token_ids: tuple[int, ...],
-        params: SamplingParams,
-        options: RequestOptions,
+        request: CheckedRequest,
         home: Home | None = None,
     ) -> None:
         """`home`: where it can be read; None: anywhere."""
@@ -41,9 +39,8 @@ class RemoteStream:
         """Set when the engine has accepted the request, as are `ignored_keywords`."""
         self.ignored_keywords: tuple[str, ...] = ()
         self.prompt = prompt
-        self.prompt_token_ids = prompt_token_ids
-        self.params = params
-        self.options = options
+        self.prompt_token_ids = request.prompt_token_ids
+        self.request = request
         self.num_engines = 0
         """Number of engines that the request was sent to: 2 if the first one was lost."""
         self.is_begun = False
@@ -65,7 +62,7 @@ class RemoteStream:
 
     def add(self, output: RequestOutput) -> None:
         """Add an output from the engine."""
-        kind = self.params.output_kind
+        kind = self.request.params.output_kind
         if self._unread is not None and kind is not OutputKind.FINAL:
             output = join(self._unread, output, adds=kind is OutputKind.DELTA)
         self._unread = output
@@ -112,7 +109,7 @@ class RemoteStream:
 
     def _take_scored(self) -> tuple[TokenLogprobs | None, ...] | None:
         scored = tuple(self.scored)
-        if self.params.output_kind is OutputKind.DELTA:
+        if self.request.params.output_kind is OutputKind.DELTA:
             self.scored.clear()
         return scored or None
 

@@ -51,6 +51,8 @@ class EngineSupervisor:
         self._steps, self._loop = Stall(None), Stall(None)
         """The stalls of the engine's steps and of its event loop."""
         self.report = Report(0, IDLE)
+        self.max_model_len = 0
+        """That of the engine that was ready last."""
         self._setup = setup
         self.num_restarts = 0
         self.num_lost_requests = 0
@@ -133,6 +135,7 @@ class EngineSupervisor:
     async def _open(self, progress: Progress) -> Ready:
         self.link = EngineLink(self._setup, progress)
         ready = await self.link.open()
+        self.max_model_len = ready.max_model_len
         self._steps = Stall(self.link.pid)
         self._loop = Stall(self.link.pid, first_look=FIRST_LOOK)
         await self.refresh()

@@ -30,14 +30,11 @@ from ..log import get_logger
 from ..processes.board import private_board
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
-from .admission import (
-    checked_prompt,
-    default_sampling_params,
-    encode_bad_words,
-    make_requests,
-)
+from .checking import CheckedRequest, check
 from .home import Home
+from .new_requests import make_requests
 from .output_stream import Completion, OutputStream
+from .sampling_defaults import default_sampling_params
 from .step_loop import StepLoop, stopped_by
 from .unused_settings import log_unused
 
@@ -237,44 +234,49 @@ class EngineShell(EngineClient):
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
-        *,
-        number: int = 0,
         **fields: Any,
     ) -> OutputStream:
-        """See EngineClient. `number`: see OutputStream."""
         self._home.check()
         self._check_accepting()
-        options = (options or RequestOptions()).with_changes(**fields)
-        params = sampling_params or self.default_sampling_params()
         arrival_time = time.monotonic()
-        prompt_token_ids = await checked_prompt(
+        checked = await check(
             prompt,
-            params,
+            sampling_params or self.default_sampling_params(),
+            (options or RequestOptions()).with_changes(**fields),
             tokenizer=self.tokenizer,
             info=self.info,
             config=self._config,
             max_model_len=self._max_model_len,
         )
+        stream = await self.queue(checked, arrival_time)
+        stream.prompt = prompt if isinstance(prompt, str) else None
+        return stream
+
+    async def queue(
+        self, checked: CheckedRequest, arrival_time: float, *, number: int = 0
+    ) -> OutputStream:
+        """Queue a request after the checks that only this engine can make. `number`: see
+        OutputStream.
+
+        Raises what `submit` raises.
+        """
+        checked.refuse_stale(self.info, self._max_model_len)
+        params, options = checked.params, checked.options
         processors = self._started().plugins.processors_of(params)
-        bad_word_ids = await encode_bad_words(params.bad_words, self.tokenizer)
         ignored_keywords = await self._check_grammar(params)
         loop = self._check_accepting()  # the engine may have been closed meanwhile
         requests = make_requests(
+            checked,
             request_id=loop.free_id(
                 options.request_id or f"request-{uuid.uuid4().hex}", options.prompt_index, params.n
             ),
-            prompt_token_ids=prompt_token_ids,
-            params=params,
-            options=options,
             seed=self._random.getrandbits(63) if params.seed is None else params.seed & (2**63 - 1),
             arrival_time=arrival_time,
-            max_model_len=self._max_model_len,
             info=self.info,
             config=self._config,
-            bad_word_ids=bad_word_ids,
             processors=processors,
         )
-        stream = self._make_stream(requests, prompt, ignored_keywords)
+        stream = self._make_stream(requests, ignored_keywords)
         stream.number = number
         loop.add(requests, stream)
         return stream
@@ -341,15 +343,11 @@ class EngineShell(EngineClient):
         return await checker.check(params.grammar)
 
     def _make_stream(
-        self,
-        requests: list[Request],
-        prompt: str | Sequence[int],
-        ignored_keywords: tuple[str, ...],
+        self, requests: list[Request], ignored_keywords: tuple[str, ...]
     ) -> OutputStream:
         params = requests[0].sampling_params
         make_detokenizer = self.tokenizer.detokenizer
         return OutputStream(
-            prompt=prompt if isinstance(prompt, str) else None,
             requests=requests,
             completions=[
                 Completion(

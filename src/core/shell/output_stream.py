@@ -127,7 +127,6 @@ class OutputStream:
     def __init__(
         self,
         *,
-        prompt: str | None,
         requests: Sequence[Request],
         completions: Sequence[Completion],
         abort: Callable[[OutputStream], None],
@@ -138,8 +137,9 @@ class OutputStream:
         self.number = 0
         """The number of the request on the engine's board; 0: a parent process does not know it."""
         self.request_id = requests[0].request_id
-        self.prompt_index = requests[0].prompt_index
-        self.prompt = prompt
+        self.prompt_index = requests[0].options.prompt_index
+        self.prompt: str | None = None
+        """The text of the prompt, if it came as a text."""
         self.prompt_token_ids = requests[0].prompt_token_ids
         self.ignored_keywords = ignored_keywords
         self.requests = tuple(requests)

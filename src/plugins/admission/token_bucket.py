@@ -86,7 +86,7 @@ class TokenBucket:
         The engine queues all choices of a prompt or none, and they pay only when they are queued.
         """
         limits = self._limits
-        if request.key_limits is not None or limits == NO_LIMITS:
+        if request.options.key_limits is not None or limits == NO_LIMITS:
             return None  # the server applies the limits of the key file
         price = request.num_prompt_tokens + (request.choice_index + 1) * request.max_tokens
         rates = (
@@ -113,22 +113,21 @@ class TokenBucket:
 
     @hookimpl
     def on_admitted(self, event: Admitted) -> None:
-        self._live.setdefault(event.api_key_id, Counter())[event.request_id] += event.n
-        self._pay(self._requests, event.api_key_id, 1)
-        self._pay(
-            self._tokens, event.api_key_id, event.num_prompt_tokens + event.n * event.max_tokens
-        )
+        key, num_tokens = event.options.api_key_id, event.num_prompt_tokens
+        self._live.setdefault(key, Counter())[event.request_id] += event.n
+        self._pay(self._requests, key, 1)
+        self._pay(self._tokens, key, num_tokens + event.n * event.max_tokens)
 
     @hookimpl
     def on_finished(self, event: Finished) -> None:
         for request in event.requests:
             unused = request.max_tokens - request.num_generation_tokens
-            self._pay(self._tokens, request.api_key_id, -unused)
-            self._end_choice(request.api_key_id, request.request_id)
+            self._pay(self._tokens, request.options.api_key_id, -unused)
+            self._end_choice(request.options.api_key_id, request.request_id)
 
     def _has_too_many(self, request: RequestView, limit: int) -> bool:
         """Whether the key has `limit` live calls besides the one that this request belongs to."""
-        live = self._live.get(request.api_key_id, Counter())
+        live = self._live.get(request.options.api_key_id, Counter())
         return 0 < limit <= len(live) - (request.request_id in live)
 
     def _end_choice(self, key: str | None, request_id: str) -> None:
@@ -147,7 +146,7 @@ class TokenBucket:
     ) -> float:
         if not per_minute:
             return 0.0
-        key, now = request.api_key_id, request.arrival_time
+        key, now = request.options.api_key_id, request.arrival_time
         if key not in buckets:
             buckets[key] = RateBucket(per_minute, self._options.burst, now)
         return buckets[key].seconds_until(price, now)

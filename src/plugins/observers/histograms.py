@@ -120,7 +120,7 @@ class PromptTally:
 
     def count(self, request: FinishedRequest) -> dict[str, float]:
         """The values by the name of their histogram; none before the last choice."""
-        key = request.request_id, request.prompt_index
+        key = request.request_id, request.options.prompt_index
         num_ended, longest = self._open.pop(key, (0, 0))
         longest = max(longest, request.num_generation_tokens)
         if num_ended + 1 < request.n:

@@ -19,9 +19,9 @@ class SessionAffinity:
     """
 
     def route(self, request: RoutedRequest, replicas: Sequence[ReplicaView]) -> int:
-        if request.session_id is None:
+        if request.options.session_id is None:
             return least_loaded(replicas)
-        session = request.session_id
+        session = request.options.session_id
         return max((replica.index for replica in replicas), key=lambda i: _weight(session, i))
 
     def forget(self, index: int) -> None:

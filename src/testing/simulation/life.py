@@ -21,6 +21,7 @@ from ...core.errors import RequestFailedError
 from ...core.host.plugin_host import PluginHost
 from ...core.outputs import FinishReason
 from ...core.plan import Grant, RequestFailure, StepPlan, StepResult
+from ...core.request_options import RequestOptions
 from ...core.sampling_params import SamplingParams
 from ..engine_driver import EngineDriver
 from ..simulated.executor import SimulatedExecutor, expected_tokens
@@ -174,7 +175,7 @@ class Life:
                 max_tokens=max_tokens,
                 arrival_time=self._driver.now,
                 seed=number * 8 + index,
-                priority=priority,
+                options=RequestOptions(priority=priority),
                 deadline=deadline,
                 cache_root=root,
                 publishes=caches or n > 1,

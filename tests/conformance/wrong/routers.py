@@ -67,8 +67,8 @@ class RemembersAllSessions(TakesTurns):
 
     def route(self, request: Any, replicas: Sequence[Any]) -> int:
         chosen = super().route(request, replicas)
-        if request.session_id is not None:
-            self.places[request.session_id] = chosen, len(self.places)
+        if request.options.session_id is not None:
+            self.places[request.options.session_id] = chosen, len(self.places)
         return chosen
 
 

@@ -12,6 +12,7 @@ from tokenmill.core.contract.hookspecs import HOOK_API, HookSpecs
 from tokenmill.core.contract.policy import RequestView
 from tokenmill.core.host.hook_checks import HOOKS
 from tokenmill.core.host.plugin_host import EVENTS
+from tokenmill.core.request_options import RequestOptions
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 HEADING = re.compile(r"^## (.*)$", re.MULTILINE)
@@ -56,5 +57,6 @@ def test_the_documents_list_every_field_of_a_request() -> None:
     text = (DOCS / "hooks.md").read_text()
     table = text[text.index("## What a request shows") :]
     names = [name for name in vars(RequestView) if not name.startswith("_")]
-    assert len(names) > 15
+    names += [field.name for field in fields(RequestOptions)]
+    assert len(names) > 25
     assert [name for name in names if f"`{name}`" not in table] == []

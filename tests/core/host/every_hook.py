@@ -12,6 +12,7 @@ from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import PreemptionCandidate
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.request_options import NO_OPTIONS
 
 from ..drafting_plugins import batch, propose
 
@@ -22,7 +23,7 @@ PLANNED = Planned(step_id=1, num_requests=2, num_tokens=3)
 class Request:
     request_id = "a"
     arrival_time = 0.0
-    api_key_id = key_limits = None
+    options = NO_OPTIONS
 
     @property
     def view(self) -> Request:

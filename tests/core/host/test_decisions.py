@@ -15,6 +15,7 @@ from tokenmill.core.contract.registry import Registry
 from tokenmill.core.errors import RequestFailedError
 from tokenmill.core.host.calling import guard
 from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.request_options import NO_OPTIONS
 
 from ..failures import Failures
 from ..hook_stats import stats_of
@@ -31,7 +32,7 @@ class Request:
     def __init__(self, request_id: str, arrival_time: float = 0.0) -> None:
         self.request_id = request_id
         self.arrival_time = arrival_time
-        self.api_key_id = self.key_limits = None
+        self.options = NO_OPTIONS
         self.view = self
 
 

@@ -16,6 +16,7 @@ from tokenmill.core.errors import (
     RateLimitedError,
     TokenmillError,
 )
+from tokenmill.core.grammar import Grammar
 from tokenmill.core.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
 from tokenmill.core.plan import TokenLogprobs
 from tokenmill.core.remote.errors import describe_refusal, raised_by
@@ -33,6 +34,8 @@ from tokenmill.core.remote.messages import (
 from tokenmill.core.remote.stream import RemoteStream
 from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.shell.checking import NO_OPTIONS, CheckedRequest, check_ids
+from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 LOAD = Load(
     num_running=1,
@@ -52,6 +55,13 @@ PARAMS = SamplingParams(
     bad_words=("c",),
     extra_args={"a": [1, {"b": None}], "c": "d"},
 )
+
+
+def checked(
+    ids: tuple[int, ...], params: SamplingParams, options: RequestOptions = NO_OPTIONS
+) -> CheckedRequest:
+    info = SimulatedExecutor(num_blocks=8, block_size=4).info
+    return check_ids(ids, params, options, vocab_size=info.vocab_size, max_model_len=100)
 
 
 def output(text: str, *ids: int, index: int = 0, end: FinishReason | None = None) -> RequestOutput:
@@ -74,9 +84,27 @@ def test_requests_and_configurations_arrive_equal() -> None:
     config = EngineConfig(
         model="x", seed=3, speculative_config={"method": "ngram", "num_speculative_tokens": 2}
     )
+    assert decode_to_engine(encode(Start(config, 20))) == Start(config, 20)
+
+
+@pytest.mark.parametrize("data", [SamplingParams, RequestOptions, Grammar])
+def test_a_request_arrives_equal_and_read_only_without_a_second_check(
+    data: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: object) -> None:
+        raise AssertionError("checked again")
+
     options = RequestOptions(request_id="r", priority=-3, metadata={"tenant": "b"})
-    for sent in (Start(config, 20), Submit(7, (1, 2, 3), PARAMS, options)):
-        assert decode_to_engine(encode(sent)) == sent
+    params = PARAMS.with_changes(grammar=Grammar.choice(["a", "b"]))
+    sent = Submit(7, checked((1, 2, 3), params, options))
+    monkeypatch.setattr(data, "_check", fail)
+    with pytest.raises(AssertionError, match="again"):
+        data(**({"kind": "regex"} if data is Grammar else {}))
+    found = decode_to_engine(encode(sent))
+    assert found == sent and hash(found) == hash(sent)
+    for given in (found.request.params.extra_args, found.request.options.metadata):
+        with pytest.raises(TypeError, match="read-only"):
+            given["a"] = "b"
 
 
 def test_outputs_arrive_equal() -> None:
@@ -108,12 +136,7 @@ def test_a_failed_start_arrives_as_the_same_kind_of_exception() -> None:
 
 
 def stream_of(kind: OutputKind) -> RemoteStream:
-    return RemoteStream(
-        prompt="p",
-        prompt_token_ids=(1,),
-        params=PARAMS.with_changes(output_kind=kind),
-        options=RequestOptions(),
-    )
+    return RemoteStream(prompt="p", request=checked((1,), PARAMS.with_changes(output_kind=kind)))
 
 
 def test_a_slow_reader_gets_all_new_parts_as_one_output() -> None:

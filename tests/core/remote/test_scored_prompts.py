@@ -24,8 +24,8 @@ from tokenmill.core.remote.messages import (
     encode,
 )
 from tokenmill.core.remote.stream import RemoteStream
-from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.shell.checking import CheckedRequest, check_ids
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 PROMPT = tuple(range(3 * SCORED_TOKENS + 5))
@@ -43,7 +43,12 @@ class Scoring(SimulatedExecutor):
         return TokenLogprobs(token_id=position, logprob=-1.0, rank=1)  # names its place
 
 
-async def answer(params: SamplingParams) -> list[Message]:
+def checked(params: SamplingParams) -> CheckedRequest:
+    info = SimulatedExecutor(num_blocks=256, block_size=4).info
+    return check_ids(PROMPT, params, vocab_size=info.vocab_size, max_model_len=1024)
+
+
+async def answer(request: CheckedRequest) -> list[Message]:
     """What an engine's process sends about one request."""
     theirs, ours = socket.socketpair()
     board = Board(memoryview(bytearray(board_bytes(8))))
@@ -58,7 +63,7 @@ async def answer(params: SamplingParams) -> list[Message]:
     while not any(map(is_end, found)):
         news = [decode_from_engine(data) for data in frames.feed(await reader.read(1 << 16))]
         if any(isinstance(message, Ready) for message in news):
-            writer.write(frame(encode(Submit(1, PROMPT, params, RequestOptions()))))
+            writer.write(frame(encode(Submit(1, request))))
         found += news
     writer.write(frame(encode(Stop())))
     await serving
@@ -76,11 +81,9 @@ def test_log_probabilities_of_a_long_prompt_arrive_in_parts(kind: OutputKind) ->
     params = SamplingParams(max_tokens=3, prompt_logprobs=0, output_kind=kind, ignore_eos=True)
 
     async def run() -> None:
-        stream = RemoteStream(
-            prompt=None, prompt_token_ids=PROMPT, params=params, options=RequestOptions()
-        )
+        stream = RemoteStream(prompt=None, request=checked(params))
         outputs = []
-        for message in await asyncio.wait_for(answer(params), 60):
+        for message in await asyncio.wait_for(answer(checked(params)), 60):
             if isinstance(message, Scored):
                 assert len(message.logprobs) <= SCORED_TOKENS
                 stream.scored += message.logprobs

@@ -6,8 +6,9 @@ import asyncio
 
 from tokenmill.core.outputs import CompletionOutput, FinishReason, RequestOutput
 from tokenmill.core.remote.stream import RemoteStream
-from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.shell.checking import check_ids
+from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 
 def output(text: str, reason: FinishReason | None = None) -> RequestOutput:
@@ -25,9 +26,12 @@ def test_a_waiting_reader_gets_nothing_of_a_lost_engine_and_all_of_the_next_one(
     async def read() -> list[str]:
         stream = RemoteStream(
             prompt=None,
-            prompt_token_ids=(1,),
-            params=SamplingParams(output_kind=OutputKind.DELTA),
-            options=RequestOptions(),
+            request=check_ids(
+                [1],
+                SamplingParams(output_kind=OutputKind.DELTA),
+                vocab_size=SimulatedExecutor(num_blocks=8, block_size=4).info.vocab_size,
+                max_model_len=100,
+            ),
         )
 
         async def texts() -> list[str]:

@@ -88,13 +88,13 @@ async def test_events_show_one_id_and_number_the_choices() -> None:
         await collect(engine, n=2, request_id="mine", metadata={"tenant": "t"})
     (admitted,) = overheard.admitted
     assert (admitted.request_id, admitted.n) == ("mine", 2)
-    assert admitted.metadata == {"tenant": "t"}
-    assert {(r.request_id, r.prompt_index, r.choice_index) for r in overheard.finished} == {
+    assert admitted.options.metadata == {"tenant": "t"}
+    assert {(r.request_id, r.options.prompt_index, r.choice_index) for r in overheard.finished} == {
         ("mine", 0, 0),
         ("mine", 0, 1),
     }
     assert len({r.engine_id for r in overheard.finished}) == 2
-    assert all(r.metadata == {"tenant": "t"} for r in overheard.finished)
+    assert all(r.options.metadata == {"tenant": "t"} for r in overheard.finished)
 
 
 @in_event_loop

@@ -10,7 +10,7 @@ import pytest
 from tokenmill.core.errors import InvalidRequestError, OverloadedError
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
-from tokenmill.core.shell import admission, step_loop
+from tokenmill.core.shell import checking, step_loop
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 from .test_engine_shell import PROMPT, collect, in_event_loop, make_engine
@@ -50,7 +50,7 @@ async def test_a_prompt_without_output_may_fill_the_whole_context() -> None:
 async def test_live_requests_hold_a_limited_number_of_prompt_logprobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(step_loop, "MAX_PROMPT_LOGPROBS", 30)
+    monkeypatch.setattr(step_loop, "MAX_LIVE_PROMPT_LOGPROBS", 30)
     params = NOTHING.with_changes(prompt_logprobs=4)
     async with make_engine() as engine:
         streams = [await engine.submit(PROMPT, params) for _ in range(2)]
@@ -61,8 +61,8 @@ async def test_live_requests_hold_a_limited_number_of_prompt_logprobs(
             async with aclosing(stream):
                 assert [output.finished async for output in stream] == [True]
         await engine.submit(PROMPT, params)
-        # One request alone is limited at admission.
-        monkeypatch.setattr(admission, "MAX_PROMPT_LOGPROBS", 14)
+        # One request alone is limited when it is checked.
+        monkeypatch.setattr(checking, "MAX_PROMPT_LOGPROBS", 14)
         with pytest.raises(InvalidRequestError, match="15 log-probabilities"):
             await engine.submit(PROMPT, params)
 

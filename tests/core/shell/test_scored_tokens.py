@@ -8,10 +8,10 @@ import pytest
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.shell.admission import make_requests
+from tokenmill.core.shell.checking import check_ids
 from tokenmill.core.shell.engine_shell import SCORING_WIDTH, make_core
+from tokenmill.core.shell.new_requests import make_requests
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 BUDGET = 64
@@ -28,16 +28,10 @@ def num_scored_in_first_step(*, vocab_size: int, hidden_size: int, num_in_layers
     )
     config = EngineConfig(max_num_batched_tokens=BUDGET, max_num_seqs=4)
     core = make_core(config, info, PluginHost.load(config), 256)
+    params = SamplingParams(max_tokens=1, prompt_logprobs=2)
+    checked = check_ids([1] * 200, params, vocab_size=info.vocab_size, max_model_len=256)
     (request,) = make_requests(
-        request_id="scored",
-        prompt_token_ids=[1] * 200,
-        params=SamplingParams(max_tokens=1, prompt_logprobs=2),
-        options=RequestOptions(),
-        seed=0,
-        arrival_time=0.0,
-        max_model_len=256,
-        info=info,
-        config=config,
+        checked, request_id="scored", seed=0, arrival_time=0.0, info=info, config=config
     )
     core.add([request], 0.0)
     plan = core.plan(0.0)

@@ -66,7 +66,7 @@ class OtelTraces:
     def _record(self, request: FinishedRequest, now: int) -> None:
         span = self._tracer.start_span(
             "llm_request",
-            context=self._propagator.extract(request.trace_headers),
+            context=self._propagator.extract(request.options.trace_headers),
             kind=SpanKind.SERVER,
             start_time=now - int(request.e2e_latency * _NANO),
             attributes=_attributes(request, self._model),

@@ -15,6 +15,7 @@ from ....core.host.calling.proposal_hook import ProposalHook
 from ....core.host.plugin_host import PluginHost
 from ....core.outputs import FinishReason
 from ....core.plan import StepPlan
+from ....core.request_options import RequestOptions
 from ....core.sampling_params import SamplingParams
 from ...engine_driver import EngineDriver
 from ...simulated.executor import SimulatedExecutor, expected_tokens
@@ -77,9 +78,9 @@ class EngineBench:
             max_tokens=job.max_tokens,
             arrival_time=self.now,
             seed=_seed(engine_id),
-            priority=priority,
-            api_key_id=job.api_key_id,
-            metadata=job.metadata,
+            options=RequestOptions(
+                priority=priority, api_key_id=job.api_key_id, metadata=job.metadata
+            ),
             cache_root=hash_root("conformance"),
         )
         self._driver.queue([request])

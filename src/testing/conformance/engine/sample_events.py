@@ -18,7 +18,7 @@ from ....core.contract.events import (
 )
 from ....core.interfaces import ModelInfo
 from ....core.outputs import FinishReason
-from ....core.read_only_collections import ReadOnlyDict
+from ....core.request_options import RequestOptions
 
 _INFO = ModelInfo(
     name="simulated",
@@ -39,19 +39,25 @@ _INFO = ModelInfo(
 
 _STARTED = (Started(info=_INFO, model_name="chat-model", max_model_len=2048),)
 
+_OPTIONS = RequestOptions(
+    prompt_index=3,
+    priority=-1,
+    client_request_id="b",
+    user="u",
+    api_key_id="0123456789abcdef",
+    metadata={"tenant": "t"},
+    trace_headers={"traceparent": "00-" + 32 * "1" + "-" + 16 * "2" + "-01"},
+    cache_salt="s",
+)
+
 _ADMITTED = (
     Admitted(request_id="a", num_prompt_tokens=1, max_tokens=1),
     Admitted(
         request_id="b",
         num_prompt_tokens=900,
         max_tokens=256,
-        prompt_index=3,
         n=2,
-        client_request_id="b",
-        user="u",
-        api_key_id="0123456789abcdef",
-        metadata=ReadOnlyDict({"tenant": "t"}),
-        cache_salt="s",
+        options=_OPTIONS,
         deadline=600.0,
     ),
     Admitted(request_id='"quoted" \\ name\n☃', num_prompt_tokens=5, max_tokens=16),
@@ -66,13 +72,8 @@ _REFUSED = (
         reason="the key has spent its tokens",
         plugin="token-bucket",
         is_rate_limit=True,
-        prompt_index=3,
         n=2,
-        priority=-1,
-        client_request_id="b",
-        user="u",
-        api_key_id="0123456789abcdef",
-        metadata=ReadOnlyDict({"tenant": "t"}),
+        options=_OPTIONS,
     ),
 )
 
@@ -161,16 +162,9 @@ _LONG_LIFE = FinishedRequest(
     decode_time=6.0,
     num_draft_tokens=80,
     num_accepted_tokens=30,
-    prompt_index=3,
     choice_index=1,
     engine_id="a/3/1",
-    priority=-1,
-    client_request_id="a",
-    user="u",
-    api_key_id="0123456789abcdef",
-    metadata=ReadOnlyDict({"tenant": "t"}),
-    trace_headers=ReadOnlyDict({"traceparent": "00-" + 32 * "1" + "-" + 16 * "2" + "-01"}),
-    cache_salt="s",
+    options=_OPTIONS,
     deadline=600.0,
 )
 

@@ -13,6 +13,7 @@ from ....core.contract.client import Load
 from ....core.contract.policy import Refusal, RequestView
 from ....core.engine.request import Request
 from ....core.errors import RequestFailedError
+from ....core.request_options import RequestOptions
 from ....core.sampling_params import SamplingParams
 from ..hosting import fresh, load_host
 from ..kept_memory import describe_growth
@@ -88,7 +89,7 @@ def _requests() -> list[RequestView]:
             max_tokens=max_tokens,
             arrival_time=float(i),
             seed=i,
-            priority=priority,
+            options=RequestOptions(priority=priority),
         ).view
         for i, (num_prompt_tokens, max_tokens, priority) in enumerate(sizes)
     ]

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from ....core.contract.client import Load
 from ....core.contract.routing import ReplicaView, Router
 from ....core.engine.blocks.pool import hash_block, hash_root
+from ....core.request_options import RequestOptions
 from ..hosting import fresh
 from ..kept_memory import check_nothing_is_kept
 from ..reporting import report_time
@@ -30,11 +31,7 @@ class SampleRequest:
 
     prompt_token_ids: tuple[int, ...]
     block_hashes: Sequence[bytes]
-    session_id: str | None = None
-    user: str | None = None
-    api_key_id: str | None = None
-    priority: int = 0
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    options: RequestOptions
     block_size: int = _BLOCK_SIZE
 
 
@@ -125,9 +122,11 @@ def _request(
     return SampleRequest(
         prompt_token_ids=ids,
         block_hashes=_hashes(ids),
-        session_id=session or (f"session {number % 7}" if number % 3 == 0 else None),
-        user=rng.choice([None, "somebody"]),
-        priority=rng.choice([0, -1]),
+        options=RequestOptions(
+            session_id=session or (f"session {number % 7}" if number % 3 == 0 else None),
+            user=rng.choice([None, "somebody"]),
+            priority=rng.choice([0, -1]),
+        ),
     )
 
 

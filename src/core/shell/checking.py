@@ -1,23 +1,20 @@
-"""Validates requests before they are queued, so that the engine loop gets only valid values."""
+"""Checks a request where it enters: everything that needs no engine, once.
+
+An engine checks only what it alone knows: the grammar, logits processors and its queue.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import random
-import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ..config import EngineConfig
-from ..engine.blocks.pool import hash_root
-from ..engine.request import PromptGroup, Request
-from ..errors import InvalidRequestError
-from ..host.logits_processors import ProcessorUse
+from ..errors import EngineStoppedError, InvalidRequestError
 from ..interfaces import ModelInfo, Tokenizer
-from ..request_options import RequestOptions
+from ..request_options import NO_OPTIONS, RequestOptions
 from ..sampling_params import SamplingParams
 
-NO_PROCESSORS = ProcessorUse()
 MAX_PROMPT_LOGPROBS = 1 << 17
 """Log-probabilities of one prompt's tokens. Each takes about 100 bytes of memory."""
 LONG_TEXT = 4096
@@ -25,34 +22,45 @@ LONG_TEXT = 4096
 millisecond or more."""
 
 
-def default_sampling_params(
-    config: EngineConfig, info: ModelInfo, given: Mapping[str, object]
-) -> SamplingParams:
-    """The sampling defaults, overridden by the given values. None counts as not given."""
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return SamplingParams(**{**sampling_defaults(config, info), **chosen})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRequest:
+    """A request that has passed all checks that need no engine. Only `check` makes one."""
+
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    options: RequestOptions
+    max_tokens: int
+    """Maximum number of tokens to generate, also if `params` leave it open."""
+    bad_word_ids: tuple[tuple[int, ...], ...]
+    max_model_len: int
+    """The context for which it was checked."""
+    vocab_size: int
+    """The vocabulary for which it was checked."""
+
+    def refuse_stale(self, info: ModelInfo, max_model_len: int) -> None:
+        """Raise EngineStoppedError if the check does not hold for this engine, which was started
+        again with a smaller context or another vocabulary."""
+        if self.vocab_size != info.vocab_size or self.max_model_len > max_model_len:
+            raise EngineStoppedError(
+                f"this request was checked for a context of {self.max_model_len} tokens and a "
+                f"vocabulary of {self.vocab_size}, and the engine was started again with "
+                f"{max_model_len} and {info.vocab_size}; send it again"
+            )
 
 
-def sampling_defaults(config: EngineConfig, info: ModelInfo) -> dict[str, Any]:
-    """The defaults of the model and of --override-generation-config."""
-    own = info.sampling_defaults if config.generation_config == "auto" else {}
-    overrides = config.override_generation_config or {}
-    assert isinstance(overrides, Mapping), "EngineConfig has read it"
-    return {**own, **overrides}
-
-
-async def checked_prompt(
+async def check(
     prompt: str | Sequence[int],
     params: SamplingParams,
+    options: RequestOptions,
     *,
     tokenizer: Tokenizer,
     info: ModelInfo,
     config: EngineConfig,
     max_model_len: int,
-) -> tuple[int, ...]:
-    """The token ids of a prompt, after all checks that need no engine.
+) -> CheckedRequest:
+    """Tokenize a request, a long text on another thread, and check it.
 
-    A long text is tokenized on another thread. Raises InvalidRequestError.
+    Raises InvalidRequestError.
     """
     check_sampling_params(params, info, config.max_logprobs)
     if isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
@@ -60,16 +68,43 @@ async def checked_prompt(
             f"a prompt is a text or a list of token ids, got {type(prompt).__name__}",
             param="prompt",
         )
-    if not isinstance(prompt, str):  # before each id of a long list is checked
-        prompt = truncate_prompt(prompt, params, max_model_len)
-        room_for_output(len(prompt), params, max_model_len)
-        return check_prompt_ids(prompt, info)
-    check_prompt_text(prompt, tokenizer, max_model_len)
-    if len(prompt) < LONG_TEXT:
-        ids = tokenizer.encode(prompt)
-    else:
-        ids = await asyncio.to_thread(tokenizer.encode, prompt)
-    return check_prompt_ids(truncate_prompt(ids, params, max_model_len), info)
+    if isinstance(prompt, str):
+        check_prompt_text(prompt, tokenizer, max_model_len)
+        is_long = len(prompt) >= LONG_TEXT
+        encode = tokenizer.encode
+        prompt = await asyncio.to_thread(encode, prompt) if is_long else encode(prompt)
+    checked = check_ids(
+        prompt, params, options, vocab_size=info.vocab_size, max_model_len=max_model_len
+    )
+    if not params.bad_words:
+        return checked
+    return replace(checked, bad_word_ids=await _encode_bad_words(params.bad_words, tokenizer))
+
+
+def check_ids(
+    prompt_token_ids: Sequence[int],
+    params: SamplingParams,
+    options: RequestOptions = NO_OPTIONS,
+    *,
+    vocab_size: int,
+    max_model_len: int,
+) -> CheckedRequest:
+    """The part of `check` that needs no tokenizer.
+
+    Raises InvalidRequestError.
+    """
+    ids = truncate_prompt(prompt_token_ids, params, max_model_len)
+    max_tokens = room_for_output(len(ids), params, max_model_len)
+    check_prompt_logprobs(len(ids), params)
+    return CheckedRequest(
+        prompt_token_ids=check_prompt_ids(ids, vocab_size),
+        params=params,
+        options=options,
+        max_tokens=max_tokens,
+        bad_word_ids=(),
+        max_model_len=max_model_len,
+        vocab_size=vocab_size,
+    )
 
 
 def check_prompt_text(prompt: str, tokenizer: Tokenizer, max_model_len: int) -> None:
@@ -86,7 +121,7 @@ def check_prompt_text(prompt: str, tokenizer: Tokenizer, max_model_len: int) -> 
         )
 
 
-def check_prompt_ids(prompt_token_ids: Sequence[int], info: ModelInfo) -> tuple[int, ...]:
+def check_prompt_ids(prompt_token_ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
     """Return the ids as a tuple.
 
     Raises InvalidRequestError for an empty prompt, and for ids outside the vocabulary.
@@ -97,7 +132,7 @@ def check_prompt_ids(prompt_token_ids: Sequence[int], info: ModelInfo) -> tuple[
     if set(map(type, ids)) != {int}:
         raise InvalidRequestError("prompt token ids must be integers", param="prompt")
     for token_id in (min(ids), max(ids)):
-        _check_id(token_id, info.vocab_size, "prompt")
+        _check_id(token_id, vocab_size, "prompt")
     return ids
 
 
@@ -130,15 +165,14 @@ def _check_goes_on(params: SamplingParams, info: ModelInfo) -> None:
         )
 
 
-async def encode_bad_words(
+async def _encode_bad_words(
     words: Sequence[str], tokenizer: Tokenizer
 ) -> tuple[tuple[int, ...], ...]:
-    """The token ids of each word, and of the word after a space if that is another token. Another
-    thread encodes them."""
-    return await asyncio.to_thread(_encode_bad_words, words, tokenizer) if words else ()
+    """The token ids of each word, and of the word after a space if that is another token."""
+    return await asyncio.to_thread(_bad_word_ids, words, tokenizer)
 
 
-def _encode_bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+def _bad_word_ids(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
     found: list[tuple[int, ...]] = []
     for word in words:
         bare = word.lstrip()
@@ -214,75 +248,6 @@ def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_le
             param="max_tokens",
         )
     return params.max_tokens
-
-
-def engine_ids(request_id: str, prompt_index: int, n: int) -> list[str]:
-    """The engine's ids of the `n` choices of a prompt. A single choice of a single prompt has the
-    id of the request."""
-    if n == 1 and prompt_index == 0:
-        return [request_id]
-    return [f"{request_id}/{prompt_index}/{index}" for index in range(n)]
-
-
-def make_requests(
-    *,
-    request_id: str,
-    prompt_token_ids: tuple[int, ...],
-    params: SamplingParams,
-    options: RequestOptions,
-    seed: int,
-    arrival_time: float,
-    max_model_len: int,
-    info: ModelInfo,
-    config: EngineConfig,
-    bad_word_ids: tuple[tuple[int, ...], ...] = (),
-    processors: ProcessorUse = NO_PROCESSORS,
-) -> list[Request]:
-    """Make the engine's requests for one prompt: `n` choices that share the prompt's blocks.
-
-    `request_id` is the id in the answer; the one in `options` may have been in use. Raises
-    InvalidRequestError if the prompt is too long.
-    """
-    max_tokens = room_for_output(len(prompt_token_ids), params, max_model_len)
-    check_prompt_logprobs(len(prompt_token_ids), params)
-    group = PromptGroup() if params.n > 1 else None
-    # Without prefix caching the choices of a prompt still share its blocks, but only they do. The
-    # scope must be random: a request id would not do, because a client may use its id again.
-    scope = "" if config.enable_prefix_caching else uuid.uuid4().hex
-    return [
-        Request(
-            request_id=request_id,
-            engine_id=engine_id,
-            prompt_index=options.prompt_index,
-            choice_index=index,
-            prompt_token_ids=prompt_token_ids,
-            sampling_params=params,
-            max_tokens=max_tokens,
-            arrival_time=arrival_time,
-            seed=seed if index == 0 else random.Random(f"{seed}/{index}").getrandbits(63),
-            eos_token_ids=info.eos_token_ids,
-            bad_word_ids=bad_word_ids,
-            logits_processors=processors.names,
-            allows_drafts=processors.allows_drafts,
-            priority=options.priority,
-            user=options.user,
-            api_key_id=options.api_key_id,
-            key_limits=options.key_limits,
-            client_request_id=options.client_request_id,
-            metadata=options.metadata,
-            trace_headers=options.trace_headers,
-            deadline=None
-            if config.request_timeout is None
-            else arrival_time + config.request_timeout,
-            cache_salt=options.cache_salt,
-            cache_root=hash_root(info.name, options.cache_salt or "", scope),
-            publishes=config.enable_prefix_caching or group is not None,
-            group=group,
-            scores_prompt=index == 0
-            and (params.prompt_logprobs is not None or params.pooling is not None),
-        )
-        for index, engine_id in enumerate(engine_ids(request_id, options.prompt_index, params.n))
-    ]
 
 
 def _check_id(token_id: int, vocab_size: int, param: str) -> None:
