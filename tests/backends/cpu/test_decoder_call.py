@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType
 
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
-from tokenmill.backends.attention.mixed import make_attention, make_step_model
+from tokenmill.backends.attention.mixed import make_attention
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase
@@ -28,6 +28,7 @@ from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.tensor_parallel import Gathered, reduce
 from tokenmill.backends.running.runner import LayeredModel, StepModel
+from tokenmill.backends.running.whole_step import whole_step
 from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.state.request_state import RequestState
@@ -290,8 +291,8 @@ def assert_near(
 
 def native(decoder: Decoder, dtype: torch.dtype = torch.bfloat16) -> DecoderCall:
     attention = attention_of(CPUAttention, decoder, dtype)
-    call = make_step_model(attention, decoder, cache_of(decoder.config, attention, dtype))
-    assert isinstance(call, DecoderCall)
+    call = whole_step(decoder, attention, cache_of(decoder.config, attention, dtype))
+    assert call is not None
     return call
 
 
@@ -334,8 +335,9 @@ def test_layer_by_layer_is_near_it_with_either_attention(name: str, library: Lib
         attention = attention_of(backend, decoder)
         model = LayeredModel(decoder, attention, cache_of(config, attention))
         outputs.append(Sequences(model, tokens).compute([37, 5]))
+    assert whole_step(decoder, attention, cache_of(config, attention)) is None  # it was chosen
     attention = attention_of(CPUAttention, decoder)
-    call = make_step_model(attention, decoder, cache_of(config, attention))
+    call = whole_step(decoder, attention, cache_of(config, attention))
     assert (call is None) is (name in LAYERED)
     if call is not None:
         outputs.append(Sequences(call, tokens).compute([37, 5]))
