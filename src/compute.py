@@ -41,6 +41,7 @@ from .backends.models.decoder import Decoder
 from .backends.models.native import NativeModels
 from .backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
 from .backends.weights.checkpoint import Checkpoint
+from .backends.weights.config.features import Features
 from .backends.weights.config.fields import Fields
 from .backends.weights.config.model_config import LayerKind, ModelConfig
 from .backends.weights.formats.gguf_blocks import GGUFBlocks
@@ -73,6 +74,7 @@ __all__ = [
     "Executor",
     "ExecutorProvider",
     "ExecutorSpec",
+    "Features",
     "Fields",
     "GGUFBlocks",
     "GGUFCheckpoint",

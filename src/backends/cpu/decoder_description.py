@@ -127,7 +127,7 @@ class DecoderDescription:
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
             eps=config.rms_norm_eps,
-            float32_norms=config.float32_norms,
+            float32_norms=config.features.float32_norms,
             rotary_size=config.rotary_size or config.head_size,
             embedding_scale=decoder.embedding_scale,
         )

@@ -102,7 +102,7 @@ def choose_spec(
         scale=model.attention_scale,
         sliding_window=model.layer_kinds[0].sliding_window,
         logits_soft_cap=model.attention_soft_cap,
-        has_sinks=model.attention_sinks,
+        has_sinks=model.features.attention_sinks,
         kv_cache_dtype=choose_kv_cache_dtype(config.kv_cache_dtype),
     )
     _refuse(
