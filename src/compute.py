@@ -39,13 +39,9 @@ from .backends.models.base import (
 )
 from .backends.models.decoder import Decoder
 from .backends.models.native import NativeModels
-from .backends.running.runner import StepModel
-from .backends.sampling.masks import RowMasks
-from .backends.sampling.ops import RowsToDraw, SamplingOps, TorchSampling
 from .backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
-from .backends.state.input_batch import InputBatch
-from .backends.state.kv_cache import KVCache
 from .backends.weights.checkpoint import Checkpoint
+from .backends.weights.config.features import Features
 from .backends.weights.config.fields import Fields
 from .backends.weights.config.model_config import LayerKind, ModelConfig
 from .backends.weights.formats.gguf_blocks import GGUFBlocks
@@ -78,6 +74,7 @@ __all__ = [
     "Executor",
     "ExecutorProvider",
     "ExecutorSpec",
+    "Features",
     "Fields",
     "GGUFBlocks",
     "GGUFCheckpoint",
@@ -86,8 +83,6 @@ __all__ = [
     "GrammarSpec",
     "GraphSupport",
     "GraphableBackend",
-    "InputBatch",
-    "KVCache",
     "KVLayout",
     "LayerKind",
     "LinearBackend",
@@ -115,13 +110,8 @@ __all__ = [
     "RankModel",
     "ReadMethod",
     "ReferenceRun",
-    "RowMasks",
-    "RowsToDraw",
     "SafetensorsCheckpoint",
-    "SamplingOps",
-    "StepModel",
     "StoredTensor",
-    "TorchSampling",
     "Watch",
     "Watched",
     "WeightFormat",

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import torch
 
+from tokenmill.backends.models.loader import NORMS
 from tokenmill.backends.weights.checkpoint import Checkpoint
+from tokenmill.backends.weights.config.features import Norms
 from tokenmill.backends.weights.config.model_config import ExpertsConfig, ModelConfig
 from tokenmill.backends.weights.packed import StoredTensor
 from tokenmill.core.errors import ConfigError
@@ -115,8 +117,7 @@ def _layer_layout(config: ModelConfig) -> dict[str, _Normal]:
     q_size, kv_size = config.num_heads * head, config.num_kv_heads * head
     qkv_bias, out_bias = config.attention_bias, config.attention_output_bias
     layout = {
-        "input_layernorm.weight": _norm(hidden),
-        "post_attention_layernorm.weight": _norm(hidden),
+        **_norms_layout(config.features.norms, hidden),
         **_linear("self_attn.q_proj", q_size, hidden, qkv_bias, gain=2.0),
         **_linear("self_attn.k_proj", kv_size, hidden, qkv_bias, gain=2.0),
         **_linear("self_attn.v_proj", kv_size, hidden, qkv_bias),
@@ -126,18 +127,21 @@ def _layer_layout(config: ModelConfig) -> dict[str, _Normal]:
         layout |= _experts_layout(config.experts, hidden)
     else:
         layout |= _network_layout("mlp", inner, hidden, config.mlp_bias)
-    if config.post_norms:
-        layout["pre_feedforward_layernorm.weight"] = _norm(hidden)
-        for norm in ("post_attention_layernorm", "post_feedforward_layernorm"):
-            layout[f"{norm}.weight"] = _norm(hidden, mean=0.5)
-    if config.qk_norm:
+    if config.features.qk_norm:
         layout |= {f"self_attn.{n}_norm.weight": _norm(head, mean=2.0) for n in ("q", "k")}
-    if config.whole_qk_norm:
+    if config.features.whole_qk_norm:
         sizes = {"q": q_size, "k": kv_size}
         layout |= {f"self_attn.{n}_norm.weight": _norm(size) for n, size in sizes.items()}
-    if config.attention_sinks:
+    if config.features.attention_sinks:
         layout["self_attn.sinks"] = _Normal((config.num_heads,), 1.0, 1.0)
     return layout
+
+
+def _norms_layout(norms: Norms, hidden: int) -> dict[str, _Normal]:
+    """Norms of outputs are smaller."""
+    means = {"attention_output_norm": 0.5, "feed_forward_output_norm": 0.5}
+    named = NORMS[norms].items()
+    return {f"{name}.weight": _norm(hidden, means.get(field, 1.0)) for field, name in named}
 
 
 def _network_layout(name: str, inner: int, hidden: int, has_bias: bool) -> dict[str, _Normal]:

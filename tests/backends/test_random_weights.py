@@ -9,6 +9,7 @@ import torch
 
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.weights.config.features import Features
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
@@ -19,7 +20,9 @@ VARIANTS = {
     "tied": CONFIG,
     "untied": replace(CONFIG, tie_word_embeddings=False),
     "biases": replace(CONFIG, attention_bias=True, attention_output_bias=True, mlp_bias=True),
-    "norms on q and k": replace(CONFIG, architecture="Qwen3ForCausalLM", qk_norm=True),
+    "norms on q and k": replace(
+        CONFIG, architecture="Qwen3ForCausalLM", features=Features(qk_norm=True)
+    ),
 }
 
 

@@ -79,18 +79,23 @@ class Model:
                 parameter.normal_(mean, std, generator=generator)
         return model
 
-    def _make_class(self) -> Any:
+    def config(self) -> Any:
+        """Return transformers' configuration."""
         config = getattr(transformers, f"{self.family}Config")(**{**SIZES, **self.changes})
+        if self.within is None:
+            return config
+        whole = {
+            "text_config": config.to_dict(),
+            "vision_config": _VISION,
+            "tie_word_embeddings": config.tie_word_embeddings,
+        }
+        return getattr(transformers, f"{self.within}Config")(**whole)
+
+    def _make_class(self) -> Any:
         name = f"{self.family.removesuffix('Text')}ForCausalLM"
         if self.within is not None:
-            whole = {
-                "text_config": config.to_dict(),
-                "vision_config": _VISION,
-                "tie_word_embeddings": config.tie_word_embeddings,
-            }
-            config = getattr(transformers, f"{self.within}Config")(**whole)
             name = f"{self.within}ForConditionalGeneration"
-        model = getattr(transformers, name)(config).eval()
+        model = getattr(transformers, name)(self.config()).eval()
         model.generation_config.eos_token_id = None  # each continuation gets its full length
         return model
 

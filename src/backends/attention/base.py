@@ -101,11 +101,6 @@ class AttentionBackend(Protocol):
       line each.
     - `use_sinks(sinks)`: gives the backend the sinks of each layer, float32 [h], before the first
       call of `forward`. A backend without this method never gets a spec with `has_sinks`.
-    - `step_model(model, kv_cache, layers)`: a StepModel that computes whole steps instead of
-      layer by layer, or None if the backend cannot do that for this Model, which may be any: the
-      native Decoder, or a plugin's model. `layers` has the backend of every layer: different
-      objects if layers have different specs. For a stage of a model without the head (see
-      StagedDecoder), it returns a StageModel.
     """
 
     name: str

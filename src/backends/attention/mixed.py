@@ -93,15 +93,6 @@ class MixedAttention:
         self._backends[0].copy_blocks(source, target, pairs)
 
 
-def make_step_model(attention: AttentionBackend, decoder: Any, kv_cache: Any) -> Any:
-    """Return the StepModel of a model's attention; None if its backend computes layers only."""
-    layers = [attention] * len(kv_cache.layers)
-    if isinstance(attention, MixedAttention):
-        layers = attention.layers
-    make = getattr(layers[0], "step_model", None)
-    return None if make is None else make(decoder, kv_cache, layers)
-
-
 def reasons_against_layers(
     backend: Any, specs: Sequence[AttentionSpec], progress: Progress = no_progress
 ) -> list[str]:

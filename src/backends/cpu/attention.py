@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -22,8 +21,6 @@ from ..attention.base import AttentionBatch, AttentionSpec, GraphSupport
 from ..attention.kv_layout import KVLayout
 from ..attention.reasons import reasons_of_dtype, reasons_of_heads
 from ..machine.compiling import BuildError
-from ..models.decoder import Decoder
-from ..models.pipeline_parallel import StagedDecoder
 from .attention_ops import AttentionOps, AttentionPlan
 from .native.library import Element, load_library
 from .native.structures import (
@@ -149,22 +146,6 @@ class CPUAttention:
     def sinks_address(self, layer: int) -> int | None:
         """Address of a layer's sinks [h], float32; None without sinks."""
         return self._sinks[layer].data_ptr() if self._sinks else None
-
-    def step_model(self, decoder: Any, kv_cache: Any, layers: Sequence[Any]) -> Any:
-        """A StepModel or StageModel that computes all layers of a step in one native call.
-
-        None if the model is no native decoder or a stage of one, or the library lacks a feature or
-        a product of it. See AttentionBackend.
-        """
-        from .decoder_call import make_decoder_call
-        from .stage_call import StageCall
-
-        if isinstance(decoder, Decoder):
-            return make_decoder_call(decoder, layers, kv_cache)
-        if not isinstance(decoder, StagedDecoder):
-            return None
-        call = make_decoder_call(decoder.decoder, layers, kv_cache)
-        return None if call is None else StageCall(call, decoder.config, decoder.neighbours)
 
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]

@@ -9,18 +9,19 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from itertools import accumulate
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from ..attention.base import AttentionBatch
-from ..models.decoder import Decoder
+from ..attention.base import AttentionBackend
+from ..models.base import Model
+from ..models.pipeline_parallel import StagedDecoder
 from ..state.input_batch import InputBatch
 from ..state.kv_cache import KVCache
-from .decoder_description import DecoderDescription, is_native
+from .attention import CPUAttention
+from .decoder_description import DecoderDescription, decoder_of
 from .native.library import Element, load_library
-from .native.structures import AttentionSpecStruct, DecoderModelStruct, DecoderStepStruct
+from .native.structures import DecoderModelStruct, DecoderStepStruct
 from .sampling import NativeSampling
 
 _ALIGNMENT = 64
@@ -44,50 +45,38 @@ class Phase(IntEnum):
     """Time that the first thread waits for the others."""
 
 
-class NativeAttention(Protocol):
-    """The part of the native attention backend that DecoderCall uses."""
-
-    struct: AttentionSpecStruct
-
-    def build_metadata(self, batch: AttentionBatch) -> Any:
-        """The step's metadata, which has its `plan`."""
-        ...
-
-
-def make_decoder_call(
-    decoder: Decoder, attentions: Sequence[NativeAttention], kv_cache: KVCache
-) -> DecoderCall | None:
-    """The call for a decoder; None if the library lacks one of its features or products.
-
-    `attentions` has the attention of every layer.
-    """
-    return DecoderCall(decoder, attentions, kv_cache) if is_native(decoder) else None
-
-
 class DecoderCall:
-    """Computes a step's logits: StepModel of runner.py by the native library."""
+    """Computes the steps of a native decoder, or of a stage of one: StepModel of runner.py, and
+    StageModel of stage_runner.py, by the native library."""
 
     def __init__(
-        self, decoder: Decoder, attentions: Sequence[NativeAttention], kv_cache: KVCache
+        self, model: Model, attentions: Sequence[AttentionBackend], kv_cache: KVCache
     ) -> None:
-        self._attentions = list(dict.fromkeys(attentions))
-        groups = dict(zip(attentions, kv_cache.groups.group_of_layer, strict=True))
+        """`attentions` has the attention of every layer. See `reasons_against` for the models."""
+        decoder, native = (
+            decoder_of(model),
+            [one for one in attentions if isinstance(one, CPUAttention)],
+        )
+        assert decoder is not None and len(native) == len(attentions)
+        self._attentions = list(dict.fromkeys(native))
+        groups = dict(zip(native, kv_cache.groups.group_of_layer, strict=True))
         self._groups = [groups[one] for one in self._attentions]
         self._slots = (_POINTER * len(self._attentions))()
         self._plans = (_POINTER * len(self._attentions))()
         self._config = decoder.config
+        self._neighbours = model.neighbours if isinstance(model, StagedDecoder) else None
         self._kept = decoder, kv_cache
         """Objects that the structures point to."""
         self._caches = (_POINTER * len(kv_cache.layers))(
             *(layer.data_ptr() for layer in kv_cache.layers)
         )
-        plans = [self._attentions.index(one) for one in attentions]
-        self._model = DecoderDescription(decoder, attentions[0].struct, plans)
+        plans = [self._attentions.index(one) for one in native]
+        self._model = DecoderDescription(decoder, native[0].struct, plans)
         self._nanoseconds: ctypes.Array[ctypes.c_int64] | None = None
         self._load = decoder.expert_load
         experts = decoder.config.experts
         self._expert_tokens = (ctypes.c_int64 * (experts.num_experts if experts else 0))()
-        is_float32 = attentions[0].struct.element == Element.F32
+        is_float32 = native[0].struct.element == Element.F32
         self.dtype = torch.float32 if is_float32 else torch.bfloat16
         """Type of hidden states."""
         self._scratch = torch.empty(0, dtype=self.dtype)
@@ -99,12 +88,9 @@ class DecoderCall:
             "tm_run_decoder", "a decoder's step", DecoderModelStruct, DecoderStepStruct
         )
 
-    def logits(self, batch: InputBatch, hidden_te: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits of the batch's sampled rows, float32 [r, v]. Writes all K and V to the cache.
-
-        `hidden_te`: see `compute_layers`. None: the decoder has an embedding.
-        """
-        config = self._config
+    def logits(self, batch: InputBatch) -> torch.Tensor:
+        """See StepModel."""
+        config, hidden_te = self._config, self._begin(batch)
         # Allocated by numpy, not torch: a torch operation before the call would let the event loop
         # take the GIL and deliver a whole step first.
         num_sampled = batch.sampled_rows_r.shape[0]
@@ -113,17 +99,31 @@ class DecoderCall:
         cap = config.logits_soft_cap
         return logits_rv if cap is None else logits_rv.div_(cap).tanh_().mul_(cap)
 
-    def compute_layers(self, batch: InputBatch, hidden_te: torch.Tensor) -> None:
-        """Write the hidden states after the last layer to `hidden_te`, contiguous [t, e].
-
-        It holds those before the first layer, unless the decoder has an embedding.
-        """
-        assert hidden_te.is_contiguous() and hidden_te.dtype is self.dtype
+    def forward(self, batch: InputBatch) -> torch.Tensor:
+        """See StageModel."""
+        hidden_te = self._begin(batch)
+        assert hidden_te is not None and self._neighbours is not None, "it is a stage"
         self._compute(batch, hidden_te, None)
+        self._neighbours.send(hidden_te)
+        return hidden_te
+
+    def _begin(self, batch: InputBatch) -> torch.Tensor | None:
+        """Receive the hidden states before the first layer. In the first stage, return new memory
+        for them: those of the step before may still be on their way to the next stage.
+
+        None: the model is not divided, so they stay within the call.
+        """
+        if self._neighbours is None:
+            return None
+        shape = len(batch.token_ids_t), self._config.hidden_size
+        if self._config.has_embedding:
+            return torch.empty(shape, dtype=self.dtype)
+        return self._neighbours.receive(*shape, self.dtype)
 
     def _compute(
         self, batch: InputBatch, hidden_te: torch.Tensor | None, logits_rv: torch.Tensor | None
     ) -> None:
+        """Compute all layers on `hidden_te`, contiguous [t, e], and then `logits_rv`."""
         config, num_tokens = self._config, batch.token_ids_t.shape[0]
         num_sampled = 0 if logits_rv is None else logits_rv.shape[0]
         batches = batch.attention.by_group

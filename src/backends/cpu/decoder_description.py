@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import torch
 
+from ..attention.base import AttentionBackend
 from ..linear.base import Projection
 from ..linear.torch import Linear
+from ..models.base import Model
 from ..models.decoder import Decoder, DecoderLayer, RMSNorm
 from ..models.feed_forward import ClampedGate, Experts, GatedNetwork
+from ..models.pipeline_parallel import StagedDecoder
 from ..models.tensor_parallel import Gathered, Reduced
+from .attention import CPUAttention
 from .embedding import describe_embedding
 from .native.structures import (
     AttentionSpecStruct,
@@ -25,76 +29,75 @@ from .packed_weights import PackedLinear, WeightArena, pack_linear
 from .projections import NativeLinear
 from .ranks import NativeRanks
 
-_FEATURES = {
-    "attention_bias",
-    "attention_output_bias",
-    "attention_sinks",
-    "attention_soft_cap",
-    "draft_vocab_size",
-    "earlier_layers",
-    "embedding_scale",
-    "experts",
-    "float32_norms",
-    "hidden_act",
-    "later_layers",
-    "layers",
-    "logits_part",
-    "logits_soft_cap",
-    "mlp_bias",
-    "norm_offset",
-    "num_stages",
-    "post_norms",
-    "qk_norm",
-    "query_pre_attn_scalar",
-    "rope",
-    "rotary_size",
-    "sliding_window",
-    "tie_word_embeddings",
-    "whole_qk_norm",
-}
-"""Features of ModelConfig that the library computes. A decoder with any other feature runs
-layer by layer, with native products and attention. Only some activations have native products."""
 _LANES = 16
 """The library rotates multiples of this number of elements, and applies gates to multiples."""
+_ROUTERS = (torch.bfloat16, torch.float32)
 
 
-def is_native(decoder: Decoder) -> bool:
-    """Whether the library has all features and products of a decoder, on all ranks."""
-    own, head = _is_native(decoder), decoder.lm_head
-    if not isinstance(head, Gathered) or not isinstance(head.ranks, NativeRanks):
-        return own
-    # All ranks or none: layer by layer, a rank exchanges its parts in other portions. Ranks may
-    # differ, because they may have other numbers of columns of experts.
-    count = torch.tensor([float(own)])
-    head.ranks.sum(count)
-    return int(count) == int(head.ranks.struct.size)
+def reasons_against(model: Model, attentions: Sequence[AttentionBackend]) -> list[str]:
+    """Return every reason why the library cannot compute a whole step of a model, on all ranks.
+
+    `attentions` has the attention of every layer.
+    """
+    decoder = decoder_of(model)
+    if decoder is None:
+        return ["it is no native decoder"]
+    names = {one.name for one in attentions if not isinstance(one, CPUAttention)}
+    if names:
+        return [f"attention backend {names.pop()!r} computes one layer"]
+    own, head = _own_reasons(decoder), decoder.lm_head
+    if isinstance(head, Gathered) and isinstance(head.ranks, NativeRanks):
+        # All ranks or none: layer by layer, a rank exchanges its parts in other portions. Ranks may
+        # differ, because they may have other numbers of columns of experts.
+        count = torch.tensor([float(not own)])
+        head.ranks.sum(count)
+        if not own and int(count) < int(head.ranks.struct.size):
+            return ["another rank cannot"]
+    return own
 
 
-def _is_native(decoder: Decoder) -> bool:
-    config = decoder.config
-    sizes = [config.rotary_size or 0]
+def decoder_of(model: Model) -> Decoder | None:
+    """Return a native decoder, whole or of a stage; None for other models."""
+    own = model.decoder if isinstance(model, StagedDecoder) else model
+    return own if isinstance(own, Decoder) else None
+
+
+def _own_reasons(decoder: Decoder) -> list[str]:
+    config, head, reasons = decoder.config, decoder.lm_head, []
+    sizes = {"rotated elements of a head": config.rotary_size or 0}
     if config.experts is not None and config.experts.swiglu_limit is not None:
-        sizes.append(config.experts.intermediate_size)
-    if not config.features <= _FEATURES or any(size % _LANES for size in sizes):
-        return False
-    head = decoder.lm_head
-    is_divided = isinstance(head, Gathered)
+        sizes["columns of a clamped gate"] = config.experts.intermediate_size
+    for what, size in sizes.items():
+        if size % _LANES:
+            reasons.append(f"it has {size} {what}, which is no multiple of {_LANES}")
     if isinstance(head, Gathered) and not _has_room(head, config.hidden_size):
-        return False
+        reasons.append("its ranks share too little memory")
     if describe_embedding(decoder.embedding) is None:
-        return False
-    products = [_part_of(head)] if config.has_head else []
+        reasons.append("its embedding is not native")
+    if not all(isinstance(product, NativeLinear) for product in _products_of(decoder)):
+        reasons.append("a product is not native")
+    routers = [one.router for one in _experts_of(decoder)]
+    if not all(isinstance(one, Linear) and one.weight.dtype in _ROUTERS for one in routers):
+        reasons.append("a router is not in bfloat16 or float32")
+    sums = [one.sum_over_ranks for one in _experts_of(decoder)]
+    sums += [layer.whole_qk_norm.sum_over_ranks for layer in decoder.layers if layer.whole_qk_norm]
+    if any((one is not None) is not isinstance(head, Gathered) for one in sums):
+        reasons.append("not all of its parts are divided among ranks")
+    return reasons
+
+
+def _products_of(decoder: Decoder) -> Iterator[Projection]:
+    if decoder.config.has_head:
+        yield _part_of(decoder.lm_head)
     for layer in decoder.layers:
-        products += [layer.qkv, _part_of(layer.attention_output)]
+        yield from (layer.qkv, _part_of(layer.attention_output))
         for network in _networks_of(layer):
-            products += [_product_of(network.gate_up), _part_of(network.down)]
-        experts = layer.feed_forward
-        if isinstance(experts, Experts) and not _are_native(experts, is_divided):
-            return False
-        norm = layer.whole_qk_norm
-        if norm is not None and (norm.sum_over_ranks is not None) is not is_divided:
-            return False
-    return all(isinstance(product, NativeLinear) for product in products)
+            yield from (_product_of(network.gate_up), _part_of(network.down))
+
+
+def _experts_of(decoder: Decoder) -> list[Experts]:
+    networks = [layer.feed_forward for layer in decoder.layers]
+    return [one for one in networks if isinstance(one, Experts)]
 
 
 class DecoderDescription:
@@ -124,7 +127,7 @@ class DecoderDescription:
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
             eps=config.rms_norm_eps,
-            float32_norms=config.float32_norms,
+            float32_norms=config.features.float32_norms,
             rotary_size=config.rotary_size or config.head_size,
             embedding_scale=decoder.embedding_scale,
         )
@@ -217,10 +220,6 @@ def _networks_of(layer: DecoderLayer) -> Sequence[GatedNetwork]:
     return own.networks if isinstance(own, Experts) else [own]
 
 
-def _are_native(experts: Experts, is_divided: bool) -> bool:
-    return (experts.sum_over_ranks is not None) is is_divided and _is_packable(experts.router)
-
-
 def _has_room(head: Gathered, hidden_size: int) -> bool:
     """Whether ranks can exchange the partial sums and the logits of a token at once."""
     if not isinstance(head.ranks, NativeRanks):
@@ -239,10 +238,6 @@ def _part_of(product: Projection) -> Projection:
 def _product_of(gate_up: Projection) -> Projection:
     """The product before a gate that the library applies by itself."""
     return gate_up.both if isinstance(gate_up, ClampedGate) else gate_up
-
-
-def _is_packable(router: Projection) -> bool:
-    return isinstance(router, Linear) and router.weight.dtype in (torch.bfloat16, torch.float32)
 
 
 def _experts_spec(decoder: Decoder) -> ExpertsSpecStruct:

@@ -133,7 +133,7 @@ def to_hf_config(config: ModelConfig, eos_token_ids: tuple[int, ...]) -> dict[st
     Raises ConfigError for rotary frequencies that config.json cannot express, and for models whose
     features a draft model cannot have.
     """
-    lacked = sorted(config.features - _FEATURES)
+    lacked = sorted(config.non_defaults - _FEATURES)
     if lacked:
         raise ConfigError(
             f"a draft model with layers cannot be made for {config.architecture}, because of "

@@ -116,7 +116,7 @@ class ModelExecutor:
         own = parts.decoder
         load = own.expert_load if isinstance(own, Decoder | StagedDecoder) else None
         if not checkpoint.config.has_head:
-            stage = parts.stage_model(cache)
+            stage = parts.step_model(cache)
             stage_runner = StageRunner(parts.decoder, parts.attention, cache, stage)
             single_thread = None if stage is None else SingleTorchThread()
             return cls(info, stage_runner, single_thread, expert_load=load)

@@ -145,7 +145,7 @@ def sent_bytes(
     stage, or its part of the logits to the other ranks of the last stage."""
     model, per_stage = parts[0].config, sum(part.config.has_embedding for part in parts)
     num_layers = max(part.config.num_layers for part in parts)
-    squares = 2 if model.whole_qk_norm else 0  # of q and k, for their norms
+    squares = 2 if model.features.whole_qk_norm else 0  # of q and k, for their norms
     sums = num_layers * (_SUMS * model.hidden_size + squares) * _FLOAT32
     hidden = (len(parts) > per_stage) * num_tokens * model.hidden_size * dtype.itemsize
     _, num_logits = model.logits_part or (0, 0)  # the first rank of a stage has the most

@@ -55,8 +55,8 @@ class Model(Protocol):
     """Computes hidden states from token ids, and logits from hidden states.
 
     It is for inference only, over a flat batch of tokens from any number of sequences. Only
-    `attend` may let tokens see each other. If `config.attention_sinks` is set, the model also has
-    `sinks`: one tensor per layer, float32 [h]. It may have `reference`; see Reference.
+    `attend` may let tokens see each other. If `config.features.attention_sinks` is set, the model
+    also has `sinks`: one tensor per layer, float32 [h]. It may have `reference`; see Reference.
     """
 
     @property

@@ -87,7 +87,7 @@ class DecoderLayer:
     rotary_table: int | None = 0
     """Index of the table that rotates q and k; None: they are not rotated."""
     sinks_h: torch.Tensor | None = None
-    """float32: see ModelConfig.attention_sinks."""
+    """float32: see Features.attention_sinks."""
     attention_output: Projection
     attention_output_norm: RMSNorm | None = None
     """Norm of the output of attention, before it is added to the hidden states."""
@@ -146,7 +146,8 @@ class Decoder:
         self.rotary_tables = tuple(rotary_tables)
         self.expert_load: ExpertLoad | None = None
         """Counts the tokens of the experts of each rank; None without expert parallelism."""
-        self.embedding_scale = _rounded(config.embedding_scale, ends.embedding.dtype)
+        scale = config.hidden_size**0.5 if config.features.scales_embedding else 1.0
+        self.embedding_scale = _rounded(scale, ends.embedding.dtype)
         self._num_rotated_heads = config.num_heads + config.num_kv_heads
 
     @property

@@ -5,7 +5,8 @@ Shape suffixes: v vocabulary, e hidden size, n query and KV heads together, d he
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from ...core.interfaces import Progress
 from ..linear.base import LinearBackend, LinearSpec
 from ..linear.torch import TorchLinear
 from ..weights.checkpoint import Checkpoint
+from ..weights.config.features import Norms
 from ..weights.config.model_config import ModelConfig
 from ..weights.draft_vocabulary import DRAFT_TO_TARGET
 from ..weights.packed import Weights
@@ -24,15 +26,19 @@ from .rope import build_rotary_table
 from .weight_source import WeightSource
 
 STAGE = "loading weights"
-_NORMS: tuple[tuple[str, str], tuple[str, ...]] = (
-    ("input_layernorm", "post_attention_layernorm"),
-    (),
-)
-"""Names of the norms before attention and feed-forward, and of those after them."""
-_NORMS_WITH_POST_NORMS = (
-    ("input_layernorm", "pre_feedforward_layernorm"),
-    ("post_attention_layernorm", "post_feedforward_layernorm"),
-)
+NORMS: Mapping[Norms, Mapping[str, str]] = {
+    Norms.BEFORE: {
+        "input_norm": "input_layernorm",
+        "post_attention_norm": "post_attention_layernorm",
+    },
+    Norms.AROUND: {
+        "input_norm": "input_layernorm",
+        "attention_output_norm": "post_attention_layernorm",
+        "post_attention_norm": "pre_feedforward_layernorm",
+        "feed_forward_output_norm": "post_feedforward_layernorm",
+    },
+}
+"""Names of a layer's norms over the hidden size, by their fields of DecoderLayer."""
 
 
 def load_decoder(
@@ -101,27 +107,26 @@ def _load_layer(
     makes: LinearBackend,
 ) -> DecoderLayer:
     hidden, attention = config.hidden_size, f"{prefix}.self_attn"
-    q_size = config.num_heads * config.head_size
-    before, after = _NORMS_WITH_POST_NORMS if config.post_norms else _NORMS
-
-    def norm(name: str) -> RMSNorm:
-        return _load_norm(source, config, f"{prefix}.{name}", hidden)
-
+    q_size, features = config.num_heads * config.head_size, config.features
+    norms: dict[str, Any] = {
+        field: _load_norm(source, config, f"{prefix}.{name}", hidden)
+        for field, name in NORMS[features.norms].items()
+    }
     return DecoderLayer(
-        input_norm=norm(before[0]),
+        **norms,
         qkv=makes.linear(
             *_load_matrix(
                 source, _qkv_parts(source, config, attention), hidden, config.attention_bias
             )
         ),
-        qk_norm=_load_qk_norm(source, config, attention) if config.qk_norm else None,
+        qk_norm=_load_qk_norm(source, config, attention) if features.qk_norm else None,
         whole_qk_norm=(
-            _load_whole_qk_norm(source, config, attention) if config.whole_qk_norm else None
+            _load_whole_qk_norm(source, config, attention) if features.whole_qk_norm else None
         ),
         rotary_table=rotary_table,
         sinks_h=(
             source.take_float32(f"{attention}.sinks", (config.num_heads,))
-            if config.attention_sinks
+            if features.attention_sinks
             else None
         ),
         attention_output=makes.linear(
@@ -129,14 +134,11 @@ def _load_layer(
                 source, [(f"{attention}.o_proj", hidden)], q_size, config.attention_output_bias
             )
         ),
-        attention_output_norm=norm(after[0]) if after else None,
-        post_attention_norm=norm(before[1]),
         feed_forward=(
             _load_gated_network(source, config, f"{prefix}.mlp", makes)
             if config.experts is None
             else load_experts(source, config, prefix, makes)
         ),
-        feed_forward_output_norm=norm(after[1]) if after else None,
     )
 
 
@@ -182,8 +184,8 @@ def _load_norm_weight(
     source: WeightSource, config: ModelConfig, name: str, size: int
 ) -> torch.Tensor:
     """Read a norm's weight."""
-    take = source.take_float32 if config.float32_norms else source.take
-    return take(f"{name}.weight", (size,)) + config.norm_offset
+    take = source.take_float32 if config.features.float32_norms else source.take
+    return take(f"{name}.weight", (size,)) + config.features.norm_offset
 
 
 def _load_matrix(

@@ -139,10 +139,11 @@ def _is_matrix(stored: StoredTensor) -> bool:
 
 def _dense_bytes(name: str, one: StoredTensor, config: ModelConfig, keeping: Keeping) -> int:
     """The memory for a tensor in floating point, other than embedding and head."""
+    features = config.features
     is_norm, is_bias = name.endswith("norm.weight"), name.endswith("bias") and "router" not in name
-    is_float32 = name.endswith(".sinks") or (config.float32_norms and is_norm)
+    is_float32 = name.endswith(".sinks") or (features.float32_norms and is_norm)
     itemsize = 4 if is_float32 or (keeping.looks_up and is_bias) else keeping.spec.dtype.itemsize
-    heads = {"q_norm": config.num_heads, "k_norm": config.num_kv_heads} if config.qk_norm else {}
+    heads = {"q_norm": config.num_heads, "k_norm": config.num_kv_heads} if features.qk_norm else {}
     *_, module, _ = ("", *name.split("."))[-3:]
     return one.num_elements * itemsize * heads.get(module, 1)  # one row per head
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,7 +13,7 @@ from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ...core.log import get_logger
 from ..attention.base import AttentionBackend, AttentionSpec
-from ..attention.mixed import make_attention, make_step_model, reasons_against_layers
+from ..attention.mixed import make_attention, reasons_against_layers
 from ..linear.base import LinearBackend, LinearSpec
 from ..linear.choice import reasons_against as reasons_against_linear
 from ..machine.device import choose_device
@@ -26,8 +27,10 @@ from ..weights.config.model_config import ModelConfig
 from ..weights.quantization.methods import METHODS, ReadMethod
 from .memory_need import Keeping, refuse_too_large
 from .precision import choose_dtype, choose_kv_cache_dtype, keeps_float16, log_rounding
-from .runner import StepModel
-from .stage_runner import StageModel
+from .whole_step import whole_step
+
+if TYPE_CHECKING:
+    from ..cpu.decoder_call import DecoderCall
 
 log = get_logger("model")
 
@@ -71,16 +74,9 @@ class ModelParts:
             device=self.spec.device,
         )
 
-    def step_model(self, cache: KVCache) -> StepModel | None:
-        """The attention backend's own implementation of whole steps; None if it has none for this
-        model."""
-        model: StepModel | None = make_step_model(self.attention, self.decoder, cache)
-        return model
-
-    def stage_model(self, cache: KVCache) -> StageModel | None:
-        """As `step_model`, for a stage of a model that has no head."""
-        model: StageModel | None = make_step_model(self.attention, self.decoder, cache)
-        return model
+    def step_model(self, cache: KVCache) -> DecoderCall | None:
+        """The call that computes a whole step of the model; None: it runs layer by layer."""
+        return whole_step(self.decoder, self.attention, cache)
 
 
 def choose_spec(
@@ -106,7 +102,7 @@ def choose_spec(
         scale=model.attention_scale,
         sliding_window=model.layer_kinds[0].sliding_window,
         logits_soft_cap=model.attention_soft_cap,
-        has_sinks=model.attention_sinks,
+        has_sinks=model.features.attention_sinks,
         kv_cache_dtype=choose_kv_cache_dtype(config.kv_cache_dtype),
     )
     _refuse(

@@ -63,7 +63,7 @@ _ROWS = {
 }
 """Tensors that are divided along their outputs, and what these outputs are, in order."""
 _WHOLE_NORMS = {"q_norm": Axis.QUERIES, "k_norm": Axis.KEYS}
-"""Norms that are divided if they are over all heads, see ModelConfig.whole_qk_norm."""
+"""Norms that are divided if they are over all heads, see Features.whole_qk_norm."""
 _COLUMNS = {"o_proj": Axis.QUERIES, "down_proj": Axis.INNER}
 """Matrices that are divided along their inputs. Only the first rank adds their biases."""
 
@@ -154,7 +154,7 @@ class ShardedCheckpoint(CheckpointDecorator):
         key = last if last in _ROWS else module
         if ".experts." in name:
             return 0, ()
-        if key in _WHOLE_NORMS and self._config.whole_qk_norm:
+        if key in _WHOLE_NORMS and self._config.features.whole_qk_norm:
             return 0, (self._cuts[_WHOLE_NORMS[key]],)
         if key in _COLUMNS:
             return 1, (self._cuts[_COLUMNS[key]],)
@@ -179,7 +179,7 @@ def _reasons_against(config: ModelConfig, size: int) -> list[str]:
     reasons = []
     if size > config.num_heads:
         reasons.append(f"the model has only {config.num_heads} query heads")
-    if config.whole_qk_norm and size > config.num_kv_heads:
+    if config.features.whole_qk_norm and size > config.num_kv_heads:
         reasons.append(
             f"the model has only {config.num_kv_heads} KV heads, and {config.architecture} needs "
             "one per rank"

@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType
 
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
-from tokenmill.backends.attention.mixed import make_attention, make_step_model
+from tokenmill.backends.attention.mixed import make_attention
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase
@@ -28,11 +28,14 @@ from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.models.tensor_parallel import Gathered, reduce
 from tokenmill.backends.running.runner import LayeredModel, StepModel
+from tokenmill.backends.running.whole_step import whole_step
 from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.state.request_state import RequestState
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
 from tokenmill.backends.weights.checkpoint_decorator import CheckpointDecorator
+from tokenmill.backends.weights.config.architectures import BY_NAME
+from tokenmill.backends.weights.config.features import Features, Norms
 from tokenmill.backends.weights.config.kv_groups import group_layers
 from tokenmill.backends.weights.config.model_config import ExpertsConfig, LayerKind, ModelConfig
 from tokenmill.backends.weights.config.rope_config import RopeConfig
@@ -64,54 +67,52 @@ PLAIN = ModelConfig(
 GLOBAL = LayerKind()
 LOCAL = LayerKind(sliding_window=9, rope=RopeConfig(theta=100.0))
 EXPERTS = ExpertsConfig(num_experts=6, num_active=4, intermediate_size=48, normalizes_shares=True)
+QK_NORM = Features(qk_norm=True)
 CLAMPED = replace(EXPERTS, has_biases=True, swiglu_limit=1.0)
 CONFIGS = {
     "plain": PLAIN,
     "tied": replace(PLAIN, tie_word_embeddings=True),
     "biases": replace(PLAIN, attention_bias=True, attention_output_bias=True, mlp_bias=True),
-    "qk-norm": replace(PLAIN, qk_norm=True, head_size=32),
-    "window": replace(PLAIN, sliding_window=9),
+    "qk-norm": replace(PLAIN, features=QK_NORM, head_size=32),
+    "window": replace(PLAIN, sliding_window=9, rope=LOCAL.rope),
     "gelu": replace(PLAIN, hidden_act="gelu_pytorch_tanh"),
     "exact gelu": replace(PLAIN, hidden_act="gelu"),
-    "scaled embeddings": replace(PLAIN, embedding_scale=3.0),
-    "partial rotation": replace(PLAIN, head_size=48, rotary_size=32, qk_norm=True),
+    "scaled embeddings": replace(PLAIN, features=Features(scales_embedding=True)),
+    "partial rotation": replace(PLAIN, head_size=48, rotary_size=32, features=QK_NORM),
     "partial rotation without norms": replace(PLAIN, head_size=48, rotary_size=32),
     "odd partial rotation": replace(PLAIN, rotary_size=10),
     "capped logits": replace(PLAIN, logits_soft_cap=2.0),
-    "post-norms": replace(PLAIN, post_norms=True),
-    "float32 norms": replace(PLAIN, float32_norms=True),
+    "post-norms": replace(PLAIN, features=Features(norms=Norms.AROUND)),
+    "float32 norms": replace(PLAIN, features=Features(float32_norms=True)),
     "layers without rotation": replace(PLAIN, layers=(GLOBAL, LayerKind(rope=None), GLOBAL)),
     "windows in some layers": replace(PLAIN, layers=(LOCAL, GLOBAL, LOCAL)),
     "gemma": replace(
         PLAIN,
         layers=(LOCAL, GLOBAL, LOCAL),
         hidden_act="gelu_pytorch_tanh",
-        embedding_scale=8.0,
         attention_soft_cap=2.0,
         logits_soft_cap=3.0,
         query_pre_attn_scalar=24.0,
-        norm_offset=1.0,
-        float32_norms=True,
-        post_norms=True,
-        qk_norm=True,
+        features=replace(BY_NAME["Gemma2ForCausalLM"].features, qk_norm=True),
         tie_word_embeddings=True,
     ),
-    "norms of all heads": replace(PLAIN, whole_qk_norm=True),
-    "sinks": replace(PLAIN, attention_sinks=True),
+    "norms of all heads": replace(PLAIN, features=Features(whole_qk_norm=True)),
+    "sinks": replace(PLAIN, features=Features(attention_sinks=True)),
     "experts": replace(PLAIN, experts=EXPERTS),
     "experts, shares of all": replace(PLAIN, experts=replace(EXPERTS, normalizes_shares=False)),
-    "experts, post-norms": replace(PLAIN, experts=EXPERTS, post_norms=True),
+    "experts, post-norms": replace(PLAIN, experts=EXPERTS, features=Features(norms=Norms.AROUND)),
     "gpt-oss": replace(
         PLAIN,
         layers=(LOCAL, GLOBAL, LOCAL),
         attention_bias=True,
         attention_output_bias=True,
-        attention_sinks=True,
-        float32_norms=True,
+        features=BY_NAME["GptOssForCausalLM"].features,
         experts=CLAMPED,
     ),
     "odd clamped gates": replace(PLAIN, experts=replace(CLAMPED, intermediate_size=40)),
 }
+ELSEWHERE = {"draft_vocab_size", "earlier_layers", "later_layers", "logits_part", "num_stages"}
+"""Fields that parts of models and draft models have; see test_stage_call.py and the ranks below."""
 LAYERED = {"exact gelu", "odd partial rotation", "odd clamped gates"}
 """These have a feature that the library does not compute."""
 NUM_GROUPS = 3
@@ -169,7 +170,7 @@ def specs_of(config: ModelConfig, dtype: torch.dtype = torch.bfloat16) -> list[A
         device=CPU,
         scale=config.attention_scale,
         logits_soft_cap=config.attention_soft_cap,
-        has_sinks=config.attention_sinks,
+        has_sinks=config.features.attention_sinks,
     )
     return [replace(spec, sliding_window=kind.sliding_window) for kind in config.layer_kinds]
 
@@ -290,9 +291,22 @@ def assert_near(
 
 def native(decoder: Decoder, dtype: torch.dtype = torch.bfloat16) -> DecoderCall:
     attention = attention_of(CPUAttention, decoder, dtype)
-    call = make_step_model(attention, decoder, cache_of(decoder.config, attention, dtype))
-    assert isinstance(call, DecoderCall)
+    call = whole_step(decoder, attention, cache_of(decoder.config, attention, dtype))
+    assert call is not None
     return call
+
+
+def test_every_feature_is_in_a_configuration_that_the_library_computes() -> None:
+    native = [config for name, config in CONFIGS.items() if name not in LAYERED]
+    has_default = {
+        own.name
+        for record in (ModelConfig, Features)
+        for own in fields(record)
+        if own.default is not MISSING or own.default_factory is not MISSING
+    }
+    found = set[str]().union(*(config.non_defaults for config in native))
+    assert found == has_default - {"features"} - ELSEWHERE
+    assert {config.features.norms for config in native} == set(Norms)
 
 
 @pytest.mark.parametrize("name", sorted(set(CONFIGS) - LAYERED))
@@ -334,8 +348,9 @@ def test_layer_by_layer_is_near_it_with_either_attention(name: str, library: Lib
         attention = attention_of(backend, decoder)
         model = LayeredModel(decoder, attention, cache_of(config, attention))
         outputs.append(Sequences(model, tokens).compute([37, 5]))
+    assert whole_step(decoder, attention, cache_of(config, attention)) is None  # it was chosen
     attention = attention_of(CPUAttention, decoder)
-    call = make_step_model(attention, decoder, cache_of(config, attention))
+    call = whole_step(decoder, attention, cache_of(config, attention))
     assert (call is None) is (name in LAYERED)
     if call is not None:
         outputs.append(Sequences(call, tokens).compute([37, 5]))

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from tests.backends.random_weights import random_checkpoint
-from tokenmill.backends.attention.mixed import make_step_model
 from tokenmill.backends.cpu.attention import CPUAttention
+from tokenmill.backends.cpu.decoder_call import DecoderCall
 from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.ranks import NativeRanks
-from tokenmill.backends.cpu.stage_call import StageCall
 from tokenmill.backends.models.decoder import Decoder
 from tokenmill.backends.models.pipeline_parallel import StagedDecoder
 from tokenmill.backends.models.tensor_parallel import Gathered, reduce
+from tokenmill.backends.running.whole_step import whole_step
 from tokenmill.backends.sampling.ops import SamplingOps
 from tokenmill.backends.state.input_batch import InputBatch
 from tokenmill.backends.weights.config.model_config import ModelConfig
@@ -53,7 +53,7 @@ class Queue:
 class Pipeline:
     """A StepModel of all stages, one after the other."""
 
-    def __init__(self, stages: Sequence[StageCall]) -> None:
+    def __init__(self, stages: Sequence[DecoderCall]) -> None:
         *self._early, self._last = stages
         self.sampling: SamplingOps = self._last.sampling
 
@@ -76,8 +76,8 @@ def stages_of(config: ModelConfig, library: Library, ranks: NativeRanks | None =
             divide(decoder, ranks)
         attention = attention_of(CPUAttention, decoder)
         cache = cache_of(decoder.config, attention)
-        call = make_step_model(attention, StagedDecoder(decoder, neighbours), cache)
-        assert isinstance(call, StageCall)
+        call = whole_step(StagedDecoder(decoder, neighbours), attention, cache)
+        assert call is not None
         stages.append(call)
     return Pipeline(stages)
 
@@ -143,4 +143,4 @@ def test_a_stage_with_a_feature_that_the_library_lacks_runs_layer_by_layer(
     decoder = load(StagedCheckpoint(random_checkpoint(config, 4), own), library)
     attention = attention_of(CPUAttention, decoder)
     staged = StagedDecoder(decoder, Queue())
-    assert make_step_model(attention, staged, cache_of(decoder.config, attention)) is None
+    assert whole_step(staged, attention, cache_of(decoder.config, attention)) is None

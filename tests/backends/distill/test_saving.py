@@ -15,6 +15,7 @@ from tokenmill.backends.distill.student import Student
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.text.tokenizer import HFTokenizer
 from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.backends.weights.config.features import Features
 from tokenmill.backends.weights.config.model_config import ModelConfig
 from tokenmill.backends.weights.config.rope_config import RopeConfig, RopeScaling
 from tokenmill.backends.weights.draft_vocabulary import read_draft_vocabulary
@@ -27,10 +28,10 @@ CONFIGS = {
     "llama": replace(TARGET, attention_bias=True, attention_output_bias=True, mlp_bias=True),
     "tied": replace(TARGET, tie_word_embeddings=True),
     "qwen2": replace(TARGET, architecture="Qwen2ForCausalLM", attention_bias=True),
-    "qwen3": replace(TARGET, architecture="Qwen3ForCausalLM", qk_norm=True),
+    "qwen3": replace(TARGET, architecture="Qwen3ForCausalLM", features=Features(qk_norm=True)),
     "window": replace(TARGET, architecture="MistralForCausalLM", sliding_window=64),
     "window of qwen": replace(
-        TARGET, architecture="Qwen3ForCausalLM", qk_norm=True, sliding_window=64
+        TARGET, architecture="Qwen3ForCausalLM", features=Features(qk_norm=True), sliding_window=64
     ),
     "llama3": replace(
         TARGET,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,10 +19,7 @@ from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.execution import in_process
 from tokenmill.backends.execution.in_process import ModelExecutor, build_cpu_library
-from tokenmill.backends.models.decoder import Decoder
-from tokenmill.backends.running.runner import LayeredModel, ModelRunner
-from tokenmill.backends.state.input_batch import InputBatch
-from tokenmill.backends.state.kv_cache import KVCache
+from tokenmill.backends.running.runner import ModelRunner
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError, DeviceError
@@ -172,34 +169,6 @@ def test_the_cpu_library_is_built_first_where_its_products_may_be_used(
     assert seen == ([] if dtype == "float32" else [no_progress])
 
 
-def test_a_backend_that_computes_whole_steps_does_so() -> None:
-    steps: list[int] = []
-
-    class Whole(TorchAttention):
-        """A backend with a way of its own to compute a step, as a third party may write it."""
-
-        name = "whole"
-
-        def step_model(
-            self, decoder: Decoder, kv_cache: KVCache, layers: Sequence[object]
-        ) -> LayeredModel:
-            assert layers == [self] * len(kv_cache.layers)
-
-            class Counted(LayeredModel):
-                def logits(self, batch: InputBatch) -> torch.Tensor:
-                    steps.append(len(batch.token_ids_t))
-                    return super().logits(batch)
-
-            return Counted(decoder, self, kv_cache)
-
-    config, prompt = EngineConfig(dtype="float32", device="cpu"), make_prompt(30, 1)
-    checkpoint = random_checkpoint(CONFIG, 5)
-    executor = ModelExecutor.from_checkpoint(checkpoint, config, backends_with(Whole), no_progress)
-    assert executor.run(prefill(prompt)).token_ids == (dense_tokens(prompt, 1),)
-    executor.close()
-    assert steps == [30]
-
-
 def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
     config = EngineConfig(model=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match=r"no model at .*nothing"):
@@ -231,8 +200,7 @@ def records() -> Iterator[list[logging.LogRecord]]:
 
 def test_one_log_event_tells_where_the_memory_went(records: list[logging.LogRecord]) -> None:
     load(num_gpu_blocks_override=1000)
-    (record,) = records
-    assert record.getMessage() == "model_loaded"
+    (record,) = [one for one in records if one.getMessage() == "model_loaded"]
     fields = vars(record)
     assert (fields["num_blocks"], fields["kv_cache_mib"], fields["weights_mib"]) == (1000, 3, 0)
     assert fields["free_mib"] > 0 and fields["swap_space_mib"] == 0

@@ -25,6 +25,7 @@ from tokenmill.backends.running import memory_need
 from tokenmill.backends.running.memory_need import refuse_too_large, weight_bytes
 from tokenmill.backends.running.model_parts import Backends, choose_spec, keeping_of, load_parts
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
+from tokenmill.backends.weights.config.architectures import BY_NAME
 from tokenmill.backends.weights.config.model_config import ModelConfig
 from tokenmill.backends.weights.packed import WeightFormat
 from tokenmill.backends.weights.quantized_on_load import QuantizedOnLoad
@@ -138,12 +139,14 @@ def test_weights_that_stay_in_float16_count_with_two_bytes(model: Any, tmp_path:
 @pytest.mark.parametrize("name", ["Qwen2ForCausalLM", "Gemma3ForCausalLM", "GptOssForCausalLM"])
 def test_small_tensors_count_in_the_type_that_they_have(name: str, dtype: str) -> None:
     """Biases, norms of heads, norms in float32, and sinks."""
-    features = {
-        "Qwen2ForCausalLM": {"attention_bias": True},
-        "Gemma3ForCausalLM": {"qk_norm": True, "float32_norms": True, "post_norms": True},
-        "GptOssForCausalLM": {"attention_sinks": True, "attention_output_bias": True},
-    }
-    model = replace(BIG, architecture=name, num_kv_heads=1, **features[name])
+    model = replace(
+        BIG,
+        architecture=name,
+        num_kv_heads=1,
+        features=BY_NAME[name].features,
+        attention_bias=name == "Qwen2ForCausalLM",
+        attention_output_bias=name == "GptOssForCausalLM",
+    )
     check_need(random_checkpoint(model, 0), dtype=dtype)
 
 

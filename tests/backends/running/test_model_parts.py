@@ -16,11 +16,12 @@ from tokenmill.backends.models.base import LoadOptions, Model, ModelSpec
 from tokenmill.backends.models.native import NativeModels
 from tokenmill.backends.running.model_parts import ModelParts, choose_spec, load_parts
 from tokenmill.backends.weights.checkpoint import Checkpoint
+from tokenmill.backends.weights.config.features import Features
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
-WITH_SINKS = replace(CONFIG, attention_sinks=True)
+WITH_SINKS = replace(CONFIG, features=Features(attention_sinks=True))
 
 
 class Foreign:

@@ -13,6 +13,7 @@ from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny import CONFIG
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.checkpoint_decorator import CheckpointDecorator
+from tokenmill.backends.weights.config.features import Features
 from tokenmill.backends.weights.config.model_config import ExpertsConfig, ModelConfig
 from tokenmill.backends.weights.expert_sharding import part_of
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
@@ -134,7 +135,11 @@ def test_fused_matrices_are_divided_part_by_part() -> None:
         ({}, 5, "--tensor-parallel-size 5: the model has only 4 query heads"),
         ({"intermediate_size": 2}, 3, "the model's 2 blocks of 1 feed-forward columns"),
         ({"experts": EXPERTS}, 3, "the model's 2 blocks of 1 feed-forward columns"),
-        ({"whole_qk_norm": True}, 3, "only 2 KV heads, and LlamaForCausalLM needs one per"),
+        (
+            {"features": Features(whole_qk_norm=True)},
+            3,
+            "only 2 KV heads, and LlamaForCausalLM needs one per",
+        ),
     ],
 )
 def test_what_cannot_be_divided_is_refused(

@@ -14,6 +14,7 @@ import transformers
 from tokenmill.backends.models.base import LoadOptions, Model, ModelSpec
 from tokenmill.backends.models.native import NativeModels
 from tokenmill.backends.weights.checkpoint import Checkpoint
+from tokenmill.backends.weights.config.features import Features
 from tokenmill.testing import ModelImplConformance
 
 CONFIG = transformers.LlamaConfig(
@@ -109,7 +110,7 @@ class TestHasSinksForOneLayerOnly(ModelImplConformance):
         class Impl(wrong()):  # type: ignore[misc]
             def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Any:
                 model = super().load(checkpoint, options)
-                model.config = replace(model.config, attention_sinks=True)
+                model.config = replace(model.config, features=Features(attention_sinks=True))
                 model.sinks = [torch.zeros(4)]
                 return model
 

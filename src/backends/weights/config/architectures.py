@@ -7,9 +7,11 @@ gguf/config.py reads the metadata of GGUF files. A row has the facts that these 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
+
+from .features import Features, Norms
 
 
 class Biases(StrEnum):
@@ -59,6 +61,7 @@ class Architecture:
     """`model_type` of config.json."""
     gguf: str | None = None
     """`general.architecture` of GGUF files. None: they state that of another row."""
+    features: Features = field(default_factory=Features)
     multimodal: tuple[str, ...] = ()
     """transformers' class names of models that have this one as `text_config`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -74,8 +77,6 @@ class Architecture:
     biases: Biases = Biases.NONE
     mlp_bias: bool = False
     """The field `mlp_bias` counts."""
-    qk_norm: bool = False
-    whole_qk_norm: bool = False
     window: Window = Window.NONE
     window_pattern: int = 1
     """Every n-th layer has no window, unless the file states another number."""
@@ -87,15 +88,7 @@ class Architecture:
     partial_rotary: bool = False
     """The field `partial_rotary_factor` counts."""
     activation_field: str = "hidden_act"
-    scales_embedding: bool = False
-    """Embeddings are multiplied by the square root of the hidden size."""
-    float32_norms: bool = False
-    norm_offset: float = 0.0
-    """Number that is added to the weights of norms. GGUF files hold the sum."""
     experts: ExpertsRow | None = None
-    post_norms: bool = False
-    """Attention and feed-forward have norms after them, too."""
-    attention_sinks: bool = False
     yarn_truncates: bool = True
     """For GGUF files, which do not state RopeConfig.truncate."""
     gguf_permutes: bool = False
@@ -109,6 +102,9 @@ NUMBERS = {
 }
 """Optional numbers: fields of ModelConfig by names of config.json."""
 
+_GEMMA_FEATURES = Features(
+    norms=Norms.AROUND, norm_offset=1.0, float32_norms=True, scales_embedding=True
+)
 _GEMMA = {
     "rms_norm_eps": 1e-6,
     "head_dim": 256,
@@ -147,15 +143,16 @@ TABLE = (
         name="Qwen3ForCausalLM",
         model_type="qwen3",
         gguf="qwen3",
+        features=Features(qk_norm=True),
         defaults={"head_dim": 128, "sliding_window": 4096},
         biases=Biases.STATED,
-        qk_norm=True,
         window=Window.SWITCHED,
     ),
     Architecture(
         name="Gemma2ForCausalLM",
         model_type="gemma2",
         gguf="gemma2",
+        features=_GEMMA_FEATURES,
         defaults=_GEMMA | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         neutral={"use_bidirectional_attention": False},
         numbers=tuple(NUMBERS),
@@ -163,15 +160,12 @@ TABLE = (
         window=Window.PATTERN,
         window_pattern=2,
         activation_field="hidden_activation",
-        scales_embedding=True,
-        float32_norms=True,
-        norm_offset=1.0,
-        post_norms=True,
     ),
     Architecture(
         name="Gemma3ForCausalLM",
         model_type="gemma3_text",
         gguf="gemma3",
+        features=replace(_GEMMA_FEATURES, qk_norm=True),
         multimodal=("Gemma3ForConditionalGeneration",),
         defaults=_GEMMA
         | {
@@ -184,15 +178,10 @@ TABLE = (
         neutral={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
         numbers=("query_pre_attn_scalar", "final_logit_softcapping"),
         biases=Biases.STATED,
-        qk_norm=True,
         window=Window.PATTERN,
         window_pattern=6,
         local_theta=1e4,
         activation_field="hidden_activation",
-        scales_embedding=True,
-        float32_norms=True,
-        norm_offset=1.0,
-        post_norms=True,
     ),
     Architecture(
         name="Phi3ForCausalLM",
@@ -226,10 +215,10 @@ TABLE = (
         name="Qwen3MoeForCausalLM",
         model_type="qwen3_moe",
         gguf="qwen3moe",
+        features=Features(qk_norm=True),
         defaults={"num_experts_per_tok": 8},
         neutral={"decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False},
         biases=Biases.STATED,
-        qk_norm=True,
         experts=ExpertsRow(
             counts=("num_experts", "num_local_experts"), intermediate_size="moe_intermediate_size"
         ),
@@ -238,17 +227,18 @@ TABLE = (
         name="OlmoeForCausalLM",
         model_type="olmoe",
         gguf="olmoe",
+        features=Features(whole_qk_norm=True),
         defaults={"rms_norm_eps": 1e-5, "num_experts_per_tok": 8},
         neutral={"clip_qkv": None},
         may_lack_kv_heads=True,
         biases=Biases.STATED,
-        whole_qk_norm=True,
         experts=ExpertsRow(counts=("num_experts", "num_local_experts"), gguf_normalizes=False),
     ),
     Architecture(
         name="GptOssForCausalLM",
         model_type="gpt_oss",
         gguf="gpt-oss",
+        features=Features(float32_norms=True, attention_sinks=True),
         defaults={
             "rms_norm_eps": 1e-5,
             "head_dim": 64,
@@ -260,8 +250,6 @@ TABLE = (
         biases=Biases.STATED,
         window=Window.PATTERN,
         window_pattern=2,
-        float32_norms=True,
-        attention_sinks=True,
         yarn_truncates=False,
         experts=ExpertsRow(counts=("num_local_experts",), normalizes=True, is_clamped=True),
     ),
@@ -271,16 +259,3 @@ BY_NAME = {row.name: row for row in TABLE}
 BY_MODEL_TYPE = {row.model_type: row for row in TABLE}
 BY_MULTIMODAL = {name: row for row in TABLE for name in row.multimodal}
 BY_GGUF_NAME = {row.gguf: row for row in TABLE if row.gguf is not None}
-
-
-def features_of(row: Architecture, hidden_size: int) -> dict[str, Any]:
-    """Return the fields of ModelConfig that follow from the architecture."""
-    return {
-        "qk_norm": row.qk_norm,
-        "whole_qk_norm": row.whole_qk_norm,
-        "embedding_scale": hidden_size**0.5 if row.scales_embedding else 1.0,
-        "norm_offset": row.norm_offset,
-        "float32_norms": row.float32_norms,
-        "attention_sinks": row.attention_sinks,
-        "post_norms": row.post_norms,
-    }

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import MISSING, dataclass, field
 
 from ....core.errors import ConfigError
+from .features import Features
 from .rope_config import RopeConfig, RopeScaling
 
 DRAFT_HEAD = "draft_head"
@@ -63,8 +64,7 @@ class ExpertsConfig:
 class ModelConfig:
     """Sizes and switches of a decoder, with transformers' names if they mean the same.
 
-    A field with a default is a feature: see `features`. Raises ConfigError when the sizes do not
-    fit together.
+    Raises ConfigError when the sizes do not fit together.
     """
 
     architecture: str
@@ -78,6 +78,8 @@ class ModelConfig:
     vocab_size: int
     max_position_embeddings: int
     rms_norm_eps: float
+    features: Features = field(default_factory=Features)
+    """What follows from the architecture."""
     rope: RopeConfig = field(default_factory=RopeConfig)
     """Of all layers, unless `layers` are given."""
     sliding_window: int | None = None
@@ -91,27 +93,12 @@ class ModelConfig:
     """Biases on q, k and v."""
     attention_output_bias: bool = False
     mlp_bias: bool = False
-    qk_norm: bool = False
-    """RMSNorm over each head of q and k, before the rotation (Qwen3, Gemma 3)."""
-    whole_qk_norm: bool = False
-    """RMSNorm over all heads of q together, and of k, before the rotation (OLMoE)."""
     query_pre_attn_scalar: float | None = None
     """Scores are divided by the square root of this number. None: of `head_size`."""
-    attention_sinks: bool = False
-    """Each head has a number that takes part in the softmax like the score of a key whose value
-    is 0 (gpt-oss)."""
     attention_soft_cap: float | None = None
     """Scores are limited to this number by tanh (Gemma 2)."""
     logits_soft_cap: float | None = None
     """Logits are limited to this number by tanh (Gemma 2)."""
-    embedding_scale: float = 1.0
-    """Factor of the embeddings, rounded to the model's precision (Gemma)."""
-    norm_offset: float = 0.0
-    """Is added to the weights of all norms (Gemma)."""
-    float32_norms: bool = False
-    """The weights of norms are applied in float32, and the product is rounded (Gemma, gpt-oss)."""
-    post_norms: bool = False
-    """The outputs of attention and of the feed-forward have norms of their own (Gemma)."""
     experts: ExpertsConfig | None = None
     """Every layer has experts. None: each has one feed-forward network."""
     earlier_layers: tuple[LayerKind, ...] = ()
@@ -178,17 +165,18 @@ class ModelConfig:
         return None if None in windows else max(filter(None, windows))
 
     @property
-    def features(self) -> frozenset[str]:
-        """Names of the fields that do not have their default value.
+    def non_defaults(self) -> frozenset[str]:
+        """Names of the fields, and of those of `features`, that do not have their default value.
 
-        Code that computes only some configurations, such as a fused kernel, compares this with the
-        names that it knows. So a field that is added later is never ignored.
+        Code that handles only some configurations compares this with the names that it knows, so
+        that it never ignores a field that is added later.
         """
         return frozenset(
             own.name
-            for own in dataclasses.fields(self)
-            if _default(own) not in (MISSING, getattr(self, own.name))
-        )
+            for record in (self, self.features)
+            for own in dataclasses.fields(record)
+            if _default(own) not in (MISSING, getattr(record, own.name))
+        ) - {"features"}
 
     @property
     def num_logits(self) -> int:

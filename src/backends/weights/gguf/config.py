@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....core.errors import ConfigError
-from ..config.architectures import BY_GGUF_NAME, BY_NAME, Architecture, Window, features_of
+from ..config.architectures import BY_GGUF_NAME, BY_NAME, Architecture, Window
 from ..config.fields import Fields
 from ..config.layer_kinds import every_nth, make_layers
 from ..config.model_config import ExpertsConfig, ModelConfig
@@ -111,6 +111,7 @@ def from_gguf_metadata(
         vocab_size=_vocab_size(tensor_shapes, source),
         max_position_embeddings=stretched_context(rope, fields.integer("context_length")),
         rms_norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
+        features=row.features,
         rotary_size=_rotary_size(fields, row, head_size),
         tie_word_embeddings="output.weight" not in tensor_shapes,
         attention_bias=_has_bias(tensor_shapes, "attn_q", "attn_qkv"),
@@ -121,7 +122,6 @@ def from_gguf_metadata(
         logits_soft_cap=fields.optional_number("final_logit_softcapping"),
         experts=_experts(fields, row),
         hidden_act=row.defaults.get(row.activation_field, "silu"),
-        **features_of(row, hidden_size),
         **_layers(fields, row, name, rope),
     )
 

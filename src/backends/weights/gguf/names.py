@@ -97,8 +97,8 @@ class GGUFNames:
 
     def without_offset(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return a norm's weights without the offset that the file adds to them (Gemma)."""
-        is_shifted = self.row.norm_offset != 0 and name.endswith("norm.weight")
-        return tensor - self.row.norm_offset if is_shifted else tensor
+        offset = self.row.features.norm_offset
+        return tensor - offset if offset and name.endswith("norm.weight") else tensor
 
 
 def _unpermute(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:

@@ -17,7 +17,6 @@ from ..config.architectures import (
     Architecture,
     Biases,
     ExpertsRow,
-    features_of,
 )
 from ..config.fields import Fields, one_line
 from ..config.model_config import DRAFT_HEAD, ExpertsConfig, ModelConfig
@@ -57,6 +56,7 @@ def from_hf_config(config: Mapping[str, Any], *, source: str = "config.json") ->
         vocab_size=fields.integer("vocab_size"),
         max_position_embeddings=stretched_context(rope, max_positions),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
+        features=row.features,
         rotary_size=read_rotary_size(fields, row, head_size),
         tie_word_embeddings=fields.flag("tie_word_embeddings", False),
         attention_bias=has_bias or row.biases is Biases.QKV,
@@ -66,7 +66,6 @@ def from_hf_config(config: Mapping[str, Any], *, source: str = "config.json") ->
         hidden_act=fields.text(row.activation_field, "silu"),
         draft_vocab_size=fields.optional_integer("draft_vocab_size"),
         **numbers,
-        **features_of(row, hidden_size),
         **read_layers(fields, row, rope, local_rope),
     )
 

@@ -76,7 +76,7 @@ class DenseAttention:
 def _sinks_of(model: Model) -> Sequence[torch.Tensor | None]:
     """Return the sinks of each layer, None for layers without."""
     config = model.config
-    if not config.attention_sinks:
+    if not config.features.attention_sinks:
         return [None] * config.num_layers
     sinks: Sequence[torch.Tensor] = getattr(model, "sinks", ())
     return [*sinks, *[None] * config.num_layers][: config.num_layers]
@@ -85,7 +85,7 @@ def _sinks_of(model: Model) -> Sequence[torch.Tensor | None]:
 def _check_sinks(model: Model) -> None:
     config = model.config
     found = [one if one is None else (one.dtype, tuple(one.shape)) for one in _sinks_of(model)]
-    wanted = (torch.float32, (config.num_heads,)) if config.attention_sinks else None
+    wanted = (torch.float32, (config.num_heads,)) if config.features.attention_sinks else None
     assert found == [wanted] * config.num_layers, (
         f"attention_sinks is set, so `sinks` must have a float32 [{config.num_heads}] for each of "
         f"{config.num_layers} layers, not {found}"

@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as Kind
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.models.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.backends.weights.config.features import Features
 from tokenmill.backends.weights.config.model_config import ModelConfig
 from tokenmill.backends.weights.formats.gguf_blocks import GGUFBlocks
 from tokenmill.backends.weights.packed import PackedWeights
@@ -30,7 +31,9 @@ CONFIGS: dict[str, ModelConfig] = {
     "qwen2": replace(
         CONFIG, architecture="Qwen2ForCausalLM", attention_bias=True, tie_word_embeddings=False
     ),
-    "qwen3": replace(CONFIG, architecture="Qwen3ForCausalLM", head_size=16, qk_norm=True),
+    "qwen3": replace(
+        CONFIG, architecture="Qwen3ForCausalLM", head_size=16, features=Features(qk_norm=True)
+    ),
 }
 BIG = replace(CONFIG, hidden_size=256, head_size=64, intermediate_size=256)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.backends.weights.config.architectures import BY_GGUF_NAME
+from tokenmill.backends.weights.config.architectures import BY_GGUF_NAME, BY_NAME
 from tokenmill.backends.weights.config.model_config import ExpertsConfig
 from tokenmill.backends.weights.config.rope_config import RopeScaling
 from tokenmill.backends.weights.gguf.config import from_gguf_metadata
@@ -86,7 +86,7 @@ def test_qwen3_has_norms_on_q_and_k_and_may_have_its_own_head_size() -> None:
     lengths = {"attention.key_length": 32, "attention.value_length": 32, "rope.dimension_count": 32}
     metadata = QWEN3 | {f"qwen3.{k}": v for k, v in lengths.items()}
     config = from_gguf_metadata(metadata, tensor_shapes=SHAPES)
-    assert config.qk_norm
+    assert config.features.qk_norm
     assert config.head_size == 32
 
 
@@ -139,7 +139,7 @@ def test_gemma_files_leave_out_what_llama_cpp_knows() -> None:
     assert (gemma2.attention_soft_cap, gemma2.logits_soft_cap) == (50.0, 30.0)
     assert gemma2.attention_scale == 16**-0.5
     assert gemma2.hidden_act == "gelu_pytorch_tanh"
-    assert (gemma2.embedding_scale, gemma2.norm_offset, gemma2.post_norms) == (8.0, 1.0, True)
+    assert gemma2.features == BY_NAME["Gemma2ForCausalLM"].features
     assert (
         read_as(
             "gemma2",
@@ -201,7 +201,7 @@ def test_experts_may_have_a_size_of_their_own() -> None:
     assert (qwen.intermediate_size, qwen.normalizes_shares) == (24, True)
     olmoe = read_as("olmoe", **counts)
     assert (olmoe.experts.intermediate_size, olmoe.experts.normalizes_shares) == (96, False)
-    assert olmoe.whole_qk_norm
+    assert olmoe.features.whole_qk_norm
 
 
 def accepted(architecture: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -431,12 +431,12 @@ def test_longrope_serves_its_original_context_unless_a_longer_one_is_asked_for()
     assert from_hf_config(LLAMA).for_context(100) == from_hf_config(LLAMA)
 
 
-def test_a_feature_is_every_field_that_differs_from_its_default() -> None:
+def test_every_field_that_differs_from_its_default_is_named() -> None:
     plain = from_hf_config(LLAMA | {"rope_theta": 5e5})
-    assert plain.features == {"rope"}
-    assert from_hf_config(GEMMA2 | {"sliding_window": 8}).features >= {
+    assert plain.non_defaults == {"rope"}
+    assert from_hf_config(GEMMA2 | {"sliding_window": 8}).non_defaults >= {
         "layers",
-        "post_norms",
+        "norms",
         "norm_offset",
     }
 
