@@ -103,11 +103,11 @@ def _serving(python: list[str], environment: dict[str, str], log: str) -> Iterat
             stdout=stream,
             stderr=stream,
         )
-    try:
-        yield _address(server, Path(log))
-    finally:
-        server.terminate()
-        server.wait(60)
+        try:
+            yield _address(server, Path(log))
+        finally:
+            server.terminate()
+            server.wait(60)
 
 
 def _address(server: subprocess.Popen[bytes], log: Path) -> str:
