@@ -9,13 +9,28 @@ import msgspec
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
 
+class ThinkingTokens(msgspec.Struct, kw_only=True):
+    thinking_tokens: int
+    """They are part of `output_tokens`."""
+
+
 class MessageUsage(msgspec.Struct, kw_only=True):
-    """Token counts. The first three numbers together are the tokens of the prompt."""
+    """Token counts. The first three numbers together are the tokens of the prompt.
+
+    The fields that are always null or "standard" are those of tools and tiers that only Anthropic's
+    servers have.
+    """
 
     input_tokens: int
     cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int
     output_tokens: int
+    output_tokens_details: ThinkingTokens | None = None
+    cache_creation: None = None
+    server_tool_use: None = None
+    service_tier: Literal["standard"] = "standard"
+    inference_geo: None = None
+    speed: None = None
 
 
 class TextBlock(msgspec.Struct, kw_only=True, tag_field="type", tag="text"):
@@ -28,10 +43,15 @@ class ThinkingBlock(msgspec.Struct, kw_only=True, tag_field="type", tag="thinkin
     signature: str = ""
 
 
+class DirectCaller(msgspec.Struct, frozen=True, tag_field="type", tag="direct"):
+    """The model itself made the call, not a program of another tool."""
+
+
 class ToolUseBlock(msgspec.Struct, kw_only=True, tag_field="type", tag="tool_use"):
     id: str
     name: str
     input: dict[str, Any]
+    caller: DirectCaller = DirectCaller()
 
 
 AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
@@ -48,6 +68,9 @@ class Message(msgspec.Struct, kw_only=True):
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
+    container: None = None
+    diagnostics: None = None
+    stop_details: None = None
 
 
 class TokenCount(msgspec.Struct, kw_only=True):
@@ -92,6 +115,8 @@ class ContentBlockStop(msgspec.Struct, kw_only=True, tag_field="type", tag="cont
 class MessageEnd(msgspec.Struct, kw_only=True):
     stop_reason: StopReason | None
     stop_sequence: str | None
+    container: None = None
+    stop_details: None = None
 
 
 class MessageDelta(msgspec.Struct, kw_only=True, tag_field="type", tag="message_delta"):

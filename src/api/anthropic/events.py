@@ -38,6 +38,7 @@ from .answers import (
     TextDelta,
     ThinkingBlock,
     ThinkingDelta,
+    ThinkingTokens,
     ToolUseBlock,
 )
 
@@ -62,7 +63,7 @@ def whole_message(answer: ChatAnswer, outputs: Sequence[RequestOutput], usage: U
         content=content,
         stop_reason=end.stop_reason,
         stop_sequence=end.stop_sequence,
-        usage=_usage(usage),
+        usage=_usage(answer.closing(usage).usage or usage),
     )
 
 
@@ -203,8 +204,12 @@ def _end(choice: ChatChunkChoice, *, has_calls: bool) -> MessageEnd:
 
 def _usage(usage: Usage) -> MessageUsage:
     num_cached = usage.prompt_tokens_details.cached_tokens
+    num_thinking = (
+        usage.completion_tokens_details and usage.completion_tokens_details.reasoning_tokens
+    )
     return MessageUsage(
         input_tokens=usage.prompt_tokens - num_cached,
         cache_read_input_tokens=num_cached,
         output_tokens=usage.completion_tokens,
+        output_tokens_details=ThinkingTokens(thinking_tokens=num_thinking or 0),
     )

@@ -100,6 +100,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     status: Status
     background: Literal[False] = False
     error: ResponseFailure | None = None
+    frequency_penalty: float
     incomplete_details: IncompleteDetails | None = None
     instructions: str | None
     max_output_tokens: int | None
@@ -108,8 +109,11 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     model: str
     output: list[OutputItem]
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: None = None
+    prompt_cache_key: str | None
     reasoning: ReasoningOptions
+    safety_identifier: str | None
     service_tier: Literal["default"] = "default"
     store: Literal[False] = False
     temperature: float
@@ -121,3 +125,5 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     truncation: Literal["disabled"] = "disabled"
     usage: ResponseUsage | None = None
     user: str | UnsetType = UNSET
+    access_programs: None = None
+    """Programs with special access to OpenAI's models."""

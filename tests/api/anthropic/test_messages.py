@@ -65,7 +65,8 @@ def test_events_come_in_order_and_each_block_is_closed(http: httpx.Client) -> No
     assert start["id"].startswith("msg") and start["usage"]["input_tokens"] > 0
     assert events[2]["content_block"]["type"] == "text"
     assert {event["index"] for event in events if "index" in event} == {0}
-    assert events[-2]["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}
+    end = events[-2]["delta"]
+    assert (end["stop_reason"], end["stop_sequence"]) == ("max_tokens", None)
     assert events[-2]["usage"]["output_tokens"] == 3
 
 

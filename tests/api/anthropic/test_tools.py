@@ -100,9 +100,13 @@ def test_reasoning_is_a_block_before_the_answer(
 ) -> None:
     model.says = "<think>It is cold.</think>Yes."
     expected = [("thinking", "It is cold."), ("text", "Yes.")]
-    assert blocks(client.messages.create(**ASK)) == expected
+    whole = client.messages.create(**ASK)
     with client.messages.stream(**ASK) as stream:
-        assert blocks(stream.get_final_message()) == expected
+        streamed = stream.get_final_message()
+    for message in (whole, streamed):
+        assert blocks(message) == expected
+        details = message.usage.output_tokens_details
+        assert details and details.thinking_tokens == len("It is cold.")  # a character is a token
 
 
 def test_a_call_that_is_cut_has_no_input(

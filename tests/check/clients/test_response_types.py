@@ -1,4 +1,4 @@
-"""Every answer has the required fields, and the types, that OpenAI's own SDKs give it.
+"""Every answer has the required fields, and the types, that the SDKs of OpenAI and Anthropic give.
 
 The SDK for Python has many fields as optional that the API requires but may be null. The SDK for
 TypeScript names them exactly. Fields that an SDK does not know are allowed.
@@ -15,8 +15,10 @@ from typing import Any
 
 import httpx
 import pytest
+from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 from openai.types import Completion, CreateEmbeddingResponse, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.shared import ErrorObject
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,8 +28,13 @@ from ...api.test_answers import events_of
 from ...api.test_tools import ASK, CALL, CLOCK_CALL
 from .environments import node_with
 
-Answers = list[tuple[type, Any]]
+Answers = list[tuple[Any, Any]]
 TYPES = {
+    Message: "Anthropic.Message",
+    MessageTokensCount: "Anthropic.MessageTokensCount",
+    RawMessageStreamEvent: "Anthropic.RawMessageStreamEvent",
+    Response: "Whole",
+    ResponseStreamEvent: "Sent<OpenAI.Responses.ResponseStreamEvent>",
     ChatCompletion: "OpenAI.Chat.ChatCompletion",
     ChatCompletionChunk: "OpenAI.Chat.ChatCompletionChunk",
     Completion: "OpenAI.Completion",
@@ -36,13 +43,28 @@ TYPES = {
     ErrorObject: "OpenAI.ErrorObject",
 }
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
-HEAD = """import type OpenAI from "openai";
+HEAD = """import type Anthropic from "@anthropic-ai/sdk";
+import type OpenAI from "openai";
+type Whole = Omit<OpenAI.Responses.Response, "output_text" | "usage">
+  & { usage?: OpenAI.Responses.ResponseUsage | null };
+type Sent<T> = T extends { response: OpenAI.Responses.Response }
+  ? Omit<T, "response"> & { response: Whole } : T;
 type Fixed<T> = T extends (infer U)[] ? readonly Fixed<U>[]
   : T extends object ? { readonly [K in keyof T]: Fixed<T[K]> } & { reasoning?: unknown } : T;
 const literal = <const T,>(value: T): T => value;
 """
 """A literal is passed through a function, because fields that are not known are an error in one. An
-object must have one known field at least, so `reasoning`, which is vLLM's, is made known."""
+object must have one known field at least, so `reasoning`, which is vLLM's, is made known. The SDK
+itself adds `output_text`, and OpenAI's first events have a usage of null."""
+OPEN_RESPONSES = (
+    *("background", "completed_at", "created_at", "error", "frequency_penalty", "id"),
+    *("incomplete_details", "instructions", "max_output_tokens", "max_tool_calls", "metadata"),
+    *("model", "object", "output", "parallel_tool_calls", "presence_penalty"),
+    *("previous_response_id", "prompt_cache_key", "reasoning", "safety_identifier", "service_tier"),
+    *("status", "store", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p"),
+    *("truncation", "usage"),
+)
+"""The fields that the Open Responses specification requires of a response."""
 COMPILE = ("--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--target", "es2022")
 
 
@@ -50,7 +72,8 @@ COMPILE = ("--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--
 def answers() -> Answers:
     """The answers of all routes that OpenAI's SDK has types for, whole and in pieces."""
     with scripted_server() as (served, model), serve_engine(toy_engine()) as toy:
-        return [*of_chats(served, model), *of_completions(toy), *of_others(toy)]
+        found = [*of_chats(served, model), *of_messages(served), *of_responses(served)]
+        return [*found, *of_completions(toy), *of_others(toy)]
 
 
 def of_chats(served: Served, model: ScriptedExecutor) -> Iterator[tuple[type, Any]]:
@@ -63,6 +86,51 @@ def of_chats(served: Served, model: ScriptedExecutor) -> Iterator[tuple[type, An
                 yield ChatCompletion, post(http, "/v1/chat/completions", body).json()
                 streamed = post(http, "/v1/chat/completions", body | USAGE)
                 yield from ((ChatCompletionChunk, event) for event in events_of(streamed))
+
+
+def of_messages(served: Served) -> Iterator[tuple[Any, Any]]:
+    function = ASK["tools"][0]["function"]
+    tool = {
+        "name": function["name"],
+        "input_schema": function.get("parameters", {"type": "object"}),
+    }
+    body = {"model": served.engine.model_name, "messages": ASK["messages"], "temperature": 0}
+    with served.client() as http:
+        for fields in ({}, {"tools": [tool, tool | {"name": "clock"}]}):
+            counted = {name: body[name] for name in ("model", "messages")} | fields
+            yield MessageTokensCount, post(http, "/v1/messages/count_tokens", counted).json()
+            for length in (400, 3):
+                whole = body | fields | {"max_tokens": length}
+                yield Message, post(http, "/v1/messages", whole).json()
+                streamed = post(http, "/v1/messages", whole | {"stream": True})
+                events = named_events_of(streamed)
+                yield from ((RawMessageStreamEvent, e) for e in events if e["type"] != "ping")
+
+
+def of_responses(served: Served) -> Iterator[tuple[Any, Any]]:
+    function = {"parameters": None, "strict": None} | ASK["tools"][0]["function"]
+    tool = {"type": "function", **function}
+    body = {"input": "How is it in Oslo?", "temperature": 0, "max_output_tokens": 400}
+    logprobs = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    with served.client() as http:
+        for fields in ({}, logprobs, {"tools": [tool, tool | {"name": "clock"}]}):
+            for cut in ({}, {"max_output_tokens": 3}):
+                whole = body | fields | cut
+                yield Response, post(http, "/v1/responses", whole).json()
+                streamed = post(http, "/v1/responses", whole | {"stream": True})
+                yield from ((ResponseStreamEvent, e) for e in named_events_of(streamed))
+
+
+def named_events_of(streamed: httpx.Response) -> list[Any]:
+    lines = streamed.text.splitlines()
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+def test_responses_have_the_fields_of_the_open_specification(answers: Answers) -> None:
+    found = [answer for kind, answer in answers if kind is Response]
+    assert found
+    for answer in found:
+        assert set(OPEN_RESPONSES) <= set(answer)
 
 
 def of_completions(toy: Served) -> Iterator[tuple[type, Any]]:
@@ -111,25 +179,25 @@ def test_the_walker_finds_what_is_missing_or_wrong(answers: Answers) -> None:
     assert all(place in found for place in ("id:", "created:", "choices.0.message:"))
 
 
-def faults_of(kind: type, answer: Any) -> list[str]:
+def faults_of(kind: Any, answer: Any) -> list[str]:
     """Where an answer lacks a required field, or has a value of another type."""
     try:
         adapter(kind).validate_json(json.dumps(answer), strict=True)
     except ValidationError as error:
         return [
-            f"{kind.__name__}.{'.'.join(map(str, one['loc']))}: {one['msg']}"
+            f"{TYPES[kind]}.{'.'.join(map(str, one['loc']))}: {one['msg']}"
             for one in error.errors()
         ]
     return []
 
 
 @cache
-def adapter(kind: type) -> TypeAdapter[Any]:
+def adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
 def test_the_types_for_typescript(answers: Answers) -> None:
-    folder = node_with("openai@7", "typescript@5")
+    folder = node_with("openai@7", "@anthropic-ai/sdk@1", "typescript@5")
     assert not compiled(folder, answers)
     chat: Any = next(answer for kind, answer in answers if kind is ChatCompletion)
     del chat["choices"][0]["message"]["refusal"]
