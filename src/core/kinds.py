@@ -130,6 +130,7 @@ DISTRIBUTED_EXECUTOR_BACKEND: Kind[Any] = Kind(
         group="parallel",
     ),
 )
+"""A factory returns an ExecutorProvider of backends/execution/base.py."""
 ATTENTION_BACKEND: Kind[Any] = Kind(
     name="attention_backend",
     does="computation of attention",
@@ -145,6 +146,8 @@ ATTENTION_BACKEND: Kind[Any] = Kind(
         group="backends",
     ),
 )
+"""A factory returns the class of a backend (backends/attention/base.py), or an object that has its
+`reasons_against` and makes a backend when called with an AttentionSpec."""
 LINEAR_BACKEND: Kind[Any] = Kind(
     name="linear_backend",
     does="matrix products, also with packed weights",
@@ -158,6 +161,7 @@ LINEAR_BACKEND: Kind[Any] = Kind(
         group="backends",
     ),
 )
+"""A factory returns the class of a backend: see backends/linear/base.py."""
 MODEL_IMPL: Kind[Any] = Kind(
     name="model_impl",
     does="models of other architectures",
@@ -172,6 +176,8 @@ MODEL_IMPL: Kind[Any] = Kind(
         group="backends",
     ),
 )
+"""A factory returns a class, ModelImpl of backends/models/base.py, which decides from config.json
+whether it can run a model."""
 GRAMMAR_BACKEND: Kind[Any] = Kind(
     name="grammar_backend",
     does="masks for answers that follow a grammar",
@@ -186,6 +192,8 @@ GRAMMAR_BACKEND: Kind[Any] = Kind(
         group="answers",
     ),
 )
+"""A factory is a function of a module, and returns the class of a backend: see
+backends/grammar/base.py. Arriving grammars are tried in a process of their own."""
 SPECULATIVE_METHOD: Kind[SpeculativeMethod] = Kind(
     name="speculative_method",
     does="drafts of the next tokens",
@@ -201,6 +209,8 @@ SPECULATIVE_METHOD: Kind[SpeculativeMethod] = Kind(
         group="speculation",
     ),
 )
+"""`--speculative-model` and the keys of `--speculative-config` fill the options of a method. One
+with `proposes = False` is never called."""
 DRAFT_LENGTH: Kind[DraftLengthPolicy] = Kind(
     name="draft_length",
     does="draft lengths",
@@ -281,6 +291,8 @@ WEIGHT_FORMAT: Kind[Any] = Kind(
     needs=("__call__",),
     choose="model",
 )
+"""The name of a provider is a `quant_method` of `quantization_config` in config.json. A factory
+returns the reader of these settings: ReadMethod of backends/weights/quantization/methods.py."""
 LOGITS_PROCESSOR: Kind[Any] = Kind(
     name="logits_processor",
     does="changes of logits, by arguments of the request",
@@ -297,6 +309,8 @@ LOGITS_PROCESSOR: Kind[Any] = Kind(
     ),
     choose="request",
 )
+"""A factory returns the class of a processor (backends/sampling/processing/base.py). The engine
+uses the class, and a worker an instance."""
 
 KINDS: dict[str, Kind[Any]] = {
     row.name: row for row in tuple(globals().values()) if isinstance(row, Kind)
