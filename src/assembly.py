@@ -18,8 +18,8 @@ from .core.errors import ConfigError
 from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress, no_progress
 from .core.processes.free_memory import return_free_memory
-from .core.remote.client import RemoteEngine
 from .core.shell.engine_shell import EngineParts, EngineShell
+from .core.supervised.client import SupervisedEngine
 
 if TYPE_CHECKING:
     from .backends.distill.make import MadeDraft
@@ -254,13 +254,13 @@ def refuse_replicas(config: EngineConfig) -> None:
         )
 
 
-def build_remote_engine(
+def build_supervised_engine(
     config: EngineConfig,
     progress: Progress,
     *,
     stall_timeout: float = STALL_SECONDS,
     max_restarts: int = 5,
-) -> RemoteEngine:
+) -> SupervisedEngine:
     """`data_parallel_size` engines, each in a process of its own, not started yet. This process
     needs no torch.
 
@@ -268,7 +268,7 @@ def build_remote_engine(
     """
     from .backends.machine.places import place_replicas
 
-    return RemoteEngine(
+    return SupervisedEngine(
         config,
         places=place_replicas(config.data_parallel_size, config.device, config.num_ranks),
         target=f"{__name__}:run_engine_process",
@@ -280,8 +280,8 @@ def build_remote_engine(
 
 
 def run_engine_process(control: socket.socket, logs: socket.socket) -> None:
-    """The engine process: see `build_remote_engine`."""
-    from .core.remote.host import run_engine
+    """The engine process: see `build_supervised_engine`."""
+    from .core.supervised.engine_process import run_engine
 
     run_engine(control, logs, partial(build_engine, warns=False))
 

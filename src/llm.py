@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from .assembly import AsyncEngine, build_remote_engine
+from .assembly import AsyncEngine, build_supervised_engine
 from .core.config import EngineConfig
 from .core.errors import ConfigError, EngineStoppedError, InvalidRequestError
 from .core.interfaces import ChatMessage, Tokenizer, no_progress
@@ -28,14 +28,14 @@ from .core.pooling_outputs import (
     pooled,
     scored,
 )
-from .core.remote.client import RemoteEngine
 from .core.sampling_params import SamplingParams
 from .core.shell.batch import BatchSender
 from .core.shell.home import Process
 from .core.shell.prompts import Prompt, Tokens, as_prompts, one_each
+from .core.supervised.client import SupervisedEngine
 
 T = TypeVar("T")
-Engine = AsyncEngine | RemoteEngine
+Engine = AsyncEngine | SupervisedEngine
 
 
 class LLM:
@@ -279,7 +279,7 @@ def _make_engine(model: str | None, plugins: Iterable[object], options: dict[str
             f"--data-parallel-size {config.data_parallel_size} runs engines in other processes, "
             "which cannot use objects of this one: name plugins in plugins.toml"
         )
-    return build_remote_engine(config, no_progress)
+    return build_supervised_engine(config, no_progress)
 
 
 def _progress_bar(title: str, total: int) -> Progress:

@@ -20,8 +20,8 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import GrammarChecker
 from tokenmill.core.plan import StepPlan, StepResult
-from tokenmill.core.remote.client import RemoteEngine
 from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.supervised.client import SupervisedEngine
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
@@ -72,10 +72,10 @@ class Served:
     """What a test knows of its server."""
 
     engine: Any
-    """An EngineShell, or a RemoteEngine."""
+    """An EngineShell, or a SupervisedEngine."""
 
     def __init__(
-        self, engine: EngineShell | RemoteEngine, url: str, loop: asyncio.AbstractEventLoop
+        self, engine: EngineShell | SupervisedEngine, url: str, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.engine = engine
         self.url = url
@@ -110,7 +110,7 @@ class Served:
 
 @contextlib.contextmanager
 def serve_engine(
-    engine: EngineShell | RemoteEngine, *, address: Address | None = None, **changes: Any
+    engine: EngineShell | SupervisedEngine, *, address: Address | None = None, **changes: Any
 ) -> Iterator[Served]:
     """Start the engine and serve it; both end with the block."""
     address = address or Address(port=0)

@@ -15,8 +15,8 @@ import pytest
 from tests.core.plugin_packages import Packages
 from tokenmill.core.errors import EngineStoppedError, PluginError
 from tokenmill.core.processes.child import Child, spawn
-from tokenmill.core.remote import link
 from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.supervised import link
 
 from .serving import PATIENCE
 from .toy_process import START_FAULT, toy_process, until

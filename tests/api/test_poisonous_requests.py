@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from tokenmill.core.errors import EngineStoppedError, InvalidRequestError, OverloadedError
 from tokenmill.core.processes.board import Board
-from tokenmill.core.remote.client import RemoteEngine
-from tokenmill.core.remote.supervisor import EngineSupervisor
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.supervised.client import SupervisedEngine
+from tokenmill.core.supervised.supervisor import EngineSupervisor
 
 from .toy_process import toy_process, until
 
@@ -22,7 +22,7 @@ PARAMS = SamplingParams(max_tokens=20, ignore_eos=True, output_kind=OutputKind.F
 ANSWERED, REFUSED = "answered", "refused"
 
 
-async def ask(engine: RemoteEngine, prompt: str, params: SamplingParams = PARAMS) -> str:
+async def ask(engine: SupervisedEngine, prompt: str, params: SamplingParams = PARAMS) -> str:
     """How a client's request ends. It sends again until there is an answer, or a 400."""
     while engine.replicas.failure is None:
         try:
@@ -36,7 +36,7 @@ async def ask(engine: RemoteEngine, prompt: str, params: SamplingParams = PARAMS
     return "given up"
 
 
-async def ask_all(engine: RemoteEngine, prompts: Iterable[str]) -> list[str]:
+async def ask_all(engine: SupervisedEngine, prompts: Iterable[str]) -> list[str]:
     return await asyncio.gather(*(ask(engine, prompt) for prompt in prompts))
 
 

@@ -21,13 +21,13 @@ from tests.backends.tiny import make_prompt
 from tests.backends.tiny_checkpoints import TARGET, write_model
 from tests.server_process import running_server
 from tokenmill import LLM, AsyncEngine, EngineStoppedError, OutputKind, SamplingParams
-from tokenmill.assembly import build_remote_engine
+from tokenmill.assembly import build_supervised_engine
 from tokenmill.config import CompilationConfig, CompilationLevel
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.processes.place import Place
-from tokenmill.core.remote.client import RemoteEngine
+from tokenmill.core.supervised.client import SupervisedEngine
 
 NUM_FAILURES = 20
 FAULTS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
@@ -46,9 +46,9 @@ PAIRS: dict[str, dict[str, Any]] = {
 }
 
 
-def replicas(**options: Any) -> RemoteEngine:
+def replicas(**options: Any) -> SupervisedEngine:
     config = EngineConfig(dtype="float32", data_parallel_size=2, disable_log_stats=True, **options)
-    return build_remote_engine(config, no_progress, stall_timeout=10.0, max_restarts=100)
+    return build_supervised_engine(config, no_progress, stall_timeout=10.0, max_restarts=100)
 
 
 def prompts(number: int = 16) -> list[list[int]]:
@@ -135,7 +135,7 @@ async def toy_answers(engine: EngineClient) -> list[tuple[int, ...]]:
     return await asyncio.gather(*(whole(engine, [97, 98, i], params) for i in range(8)))
 
 
-async def fail_one(engine: RemoteEngine, number: int, expected: list[tuple[int, ...]]) -> bool:
+async def fail_one(engine: SupervisedEngine, number: int, expected: list[tuple[int, ...]]) -> bool:
     """Let a replica fail while both have work. Returns whether the begun stream was lost."""
     await wait_until_all_serve(engine)
     begun = engine.generate(f"story {number}", SamplingParams(max_tokens=200, ignore_eos=True))
@@ -157,7 +157,7 @@ async def fail_one(engine: RemoteEngine, number: int, expected: list[tuple[int, 
     return False
 
 
-async def wait_until_all_serve(engine: RemoteEngine) -> None:
+async def wait_until_all_serve(engine: SupervisedEngine) -> None:
     end = time.monotonic() + PATIENCE
     while not all(load.is_alive for load in engine.load().replicas):
         assert time.monotonic() < end

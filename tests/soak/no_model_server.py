@@ -18,9 +18,9 @@ from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress, Tokenizer
 from tokenmill.core.log import get_logger
 from tokenmill.core.processes.free_memory import share_heaps
-from tokenmill.core.remote.client import RemoteEngine
-from tokenmill.core.remote.host import run_engine
 from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.supervised.client import SupervisedEngine
+from tokenmill.core.supervised.engine_process import run_engine
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 VOCAB_SIZE = 49_152
@@ -49,7 +49,7 @@ def tokenizer_of(config: EngineConfig) -> Tokenizer:
 
 
 async def serve() -> None:
-    engine = RemoteEngine(
+    engine = SupervisedEngine(
         EngineConfig(served_model_name=NAME, disable_log_stats=True),
         target="tests.soak.no_model_server:run",
         load_tokenizer=tokenizer_of,

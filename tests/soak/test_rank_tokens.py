@@ -25,7 +25,7 @@ from tests.oracle.comparison import check_what_took_place, find_near_ties
 from tests.oracle.reference import ReferenceCase, gap
 from tests.oracle.settings import MODES, SCHEDULERS, Setting
 from tokenmill import OutputKind, SamplingParams
-from tokenmill.assembly import build_parts, build_remote_engine
+from tokenmill.assembly import build_parts, build_supervised_engine
 from tokenmill.backends.weights.config.kv_groups import MAX_GROUPS
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient
@@ -289,7 +289,7 @@ async def answer(config: EngineConfig, cases: Sequence[ReferenceCase]) -> list[t
         [output] = [output async for output in stream]
         return output.outputs[0].token_ids
 
-    engine = build_remote_engine(config, no_progress, stall_timeout=60.0, max_restarts=0)
+    engine = build_supervised_engine(config, no_progress, stall_timeout=60.0, max_restarts=0)
     async with engine:
         found = await asyncio.gather(*(ask(engine, case) for case in cases))
         await engine.refresh()

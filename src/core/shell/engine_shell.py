@@ -88,7 +88,7 @@ class EngineShell(EngineClient):
         *,
         warns: bool = True,
     ) -> None:
-        """`warns`: log the settings without effect; False if RemoteEngine logs them."""
+        """`warns`: log the settings without effect; False if SupervisedEngine logs them."""
         self._warns = warns
         self._config = config
         self._build = build

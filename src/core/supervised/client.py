@@ -37,7 +37,7 @@ IDLE_POLL_SECONDS = 0.02
 LoadTokenizer = Callable[[EngineConfig], Tokenizer]
 
 
-class RemoteEngine(EngineClient):
+class SupervisedEngine(EngineClient):
     """Runs engines in child processes, and starts another one when one crashes or hangs.
 
     EngineClient documents the methods. The tokenizer and the streams live in this process; models,
