@@ -102,7 +102,7 @@ class Watch:
         loop = engine._loop
         loop.core.plan = self.timed("plan", loop.core.plan)
         loop.core.commit = self.timed("commit", loop.core.commit)
-        loop._deliver = self.timed("deliver", loop._deliver)
+        loop._turns._deliver = self.timed("deliver", loop._turns._deliver)
 
     def start(self) -> None:
         self._seconds.clear()
