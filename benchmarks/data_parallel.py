@@ -30,7 +30,7 @@ from tokenmill.assembly import build_supervised_engine
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient
 from tokenmill.core.interfaces import no_progress
-from tokenmill.core.supervised.client import SupervisedEngine
+from tokenmill.core.shell.engine_shell import EngineShell
 
 ONE, TWO, TURNS = "1 x N threads", "N x 1 thread, prefix-aware", "N x 1 thread, round-robin"
 Figures = dict[str, dict[str, list[float]]]
@@ -133,7 +133,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Figures]:
     return found
 
 
-def make_engine(args: argparse.Namespace, size: int, router: str | None) -> SupervisedEngine:
+def make_engine(args: argparse.Namespace, size: int, router: str | None) -> EngineShell:
     config = EngineConfig(
         model=args.model,
         dtype=args.dtype,

@@ -30,12 +30,11 @@ from .core.pooling_outputs import (
 )
 from .core.sampling_params import SamplingParams
 from .core.shell.batch import BatchSender
+from .core.shell.engine_shell import EngineShell
 from .core.shell.home import Process
 from .core.shell.prompts import Prompt, Tokens, as_prompts, one_each
-from .core.supervised.client import SupervisedEngine
 
 T = TypeVar("T")
-Engine = AsyncEngine | SupervisedEngine
 
 
 class LLM:
@@ -82,7 +81,7 @@ class LLM:
         self.close()
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EngineShell:
         """The engine. Its coroutines must run on the event loop of another thread."""
         return self._engine
 
@@ -270,7 +269,9 @@ class LLM:
         )
 
 
-def _make_engine(model: str | None, plugins: Iterable[object], options: dict[str, Any]) -> Engine:
+def _make_engine(
+    model: str | None, plugins: Iterable[object], options: dict[str, Any]
+) -> EngineShell:
     config = EngineConfig.from_options(model=model, **options)
     if config.data_parallel_size == 1:
         return AsyncEngine(model, plugins=plugins, **options)
@@ -304,7 +305,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _shut_down(
-    engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: Process
+    engine: EngineShell, loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: Process
 ) -> None:
     if not process.is_this:
         return  # neither the thread nor the engine are part of a fork

@@ -207,8 +207,11 @@ def test_with_replicas_the_engines_are_processes(monkeypatch: pytest.MonkeyPatch
     with LLM(data_parallel_size=2) as llm:
         outputs = llm.generate(prompts, SEEDED, use_tqdm=False)
         assert texts_of(outputs) == [expected(prompt) for prompt in prompts]
-        assert isinstance(llm.engine, SupervisedEngine)
-        served = [link.board.progress.num_finished > 0 for _, link in llm.engine.replicas.serving()]
+        assert isinstance(llm.engine.running, SupervisedEngine)
+        served = [
+            link.board.progress.num_finished > 0
+            for _, link in llm.engine.running.replicas.serving()
+        ]
         assert served == [True, True]
         with pytest.raises(WrongContextError, match="another event loop"):
             asyncio.run(llm.engine.submit("abc"))

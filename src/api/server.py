@@ -24,6 +24,7 @@ from ..core.interfaces import Progress
 from ..core.log import JsonFormatter
 from ..core.processes.free_memory import return_memory_regularly
 from ..core.shell.engine_shell import EngineShell
+from ..core.shell.local_engine import LocalEngine
 from ..core.supervised.client import SupervisedEngine
 from .app import create_app, make_key_ring
 from .http.connections.connection import Connection
@@ -140,21 +141,20 @@ async def serve(
             stopper.install(engine, server)
             url = options.address.url(sock)
             tasks = [asyncio.create_task(_announce(engine, server, url, on_ready))]
-            if isinstance(engine, SupervisedEngine):
-                tasks.append(asyncio.create_task(_end_without_engine(engine, server)))
-            else:
-                engine.prepare_grammars()
+            running = engine.running
+            if isinstance(running, SupervisedEngine):
+                tasks.append(asyncio.create_task(_end_without_engine(running, server)))
+            elif isinstance(running, LocalEngine):
+                running.prepare_grammars()
             with _hook_limit(engine, server):
                 await server.serve(sockets=[sock])
             for task in tasks:
                 task.cancel()
-        if isinstance(engine, SupervisedEngine) and engine.replicas.failure is not None:
-            raise EngineStoppedError(engine.replicas.failure)
+        if isinstance(running, SupervisedEngine) and running.replicas.failure is not None:
+            raise EngineStoppedError(running.replicas.failure)
 
 
-def _make_engine(
-    config: EngineConfig, options: ServeOptions, progress: Progress
-) -> EngineShell | SupervisedEngine:
+def _make_engine(config: EngineConfig, options: ServeOptions, progress: Progress) -> EngineShell:
     if not options.engine_process:
         refuse_replicas(config)
         return build_engine(config, progress)
@@ -166,10 +166,11 @@ def _make_engine(
     )
 
 
-def _hook_limit(engine: EngineShell | SupervisedEngine, server: uvicorn.Server) -> MainThreadLimit:
+def _hook_limit(engine: EngineShell, server: uvicorn.Server) -> MainThreadLimit:
     """Limits the parsers and the router, which block the event loop while they run."""
     parsers = server.config.app.state.context.parsers.guards.all  # type: ignore[union-attr]
-    router = engine.router_guards if isinstance(engine, SupervisedEngine) else ()
+    running = engine.running
+    router = running.router_guards if isinstance(running, SupervisedEngine) else ()
     return MainThreadLimit((*parsers, *router), HOOK_SECONDS)
 
 

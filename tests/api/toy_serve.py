@@ -9,12 +9,11 @@ from tokenmill.api import cli, server
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Progress
 from tokenmill.core.shell.engine_shell import EngineShell
-from tokenmill.core.supervised.client import SupervisedEngine
 
 from .toy_process import make_engine, toy_engine
 
 
-def build_toy(config: EngineConfig, progress: Progress, **options: Any) -> SupervisedEngine:
+def build_toy(config: EngineConfig, progress: Progress, **options: Any) -> EngineShell:
     return toy_engine(config, progress=progress, **options)
 
 

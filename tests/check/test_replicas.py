@@ -27,7 +27,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.processes.place import Place
-from tokenmill.core.supervised.client import SupervisedEngine
+from tokenmill.core.shell.engine_shell import EngineShell
 
 NUM_FAILURES = 20
 FAULTS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
@@ -46,7 +46,7 @@ PAIRS: dict[str, dict[str, Any]] = {
 }
 
 
-def replicas(**options: Any) -> SupervisedEngine:
+def replicas(**options: Any) -> EngineShell:
     config = EngineConfig(dtype="float32", data_parallel_size=2, disable_log_stats=True, **options)
     return build_supervised_engine(config, no_progress, stall_timeout=10.0, max_restarts=100)
 
@@ -88,7 +88,9 @@ def test_replicas_generate_the_tokens_of_one_engine(pair: str) -> None:
             assert await answers(engine) == expected
             assert await answers(engine) == expected, "with a full prefix cache"
             await engine.refresh()
-            served = [one.board.progress.num_finished > 0 for _, one in engine.replicas.serving()]
+            served = [
+                one.board.progress.num_finished > 0 for _, one in engine.running.replicas.serving()
+            ]
             assert served == [True, True]
 
     asyncio.run(compare())
@@ -135,14 +137,14 @@ async def toy_answers(engine: EngineClient) -> list[tuple[int, ...]]:
     return await asyncio.gather(*(whole(engine, [97, 98, i], params) for i in range(8)))
 
 
-async def fail_one(engine: SupervisedEngine, number: int, expected: list[tuple[int, ...]]) -> bool:
+async def fail_one(engine: EngineShell, number: int, expected: list[tuple[int, ...]]) -> bool:
     """Let a replica fail while both have work. Returns whether the begun stream was lost."""
     await wait_until_all_serve(engine)
     begun = engine.generate(f"story {number}", SamplingParams(max_tokens=200, ignore_eos=True))
     await anext(begun)
     others = asyncio.ensure_future(toy_answers(engine))
     await asyncio.sleep(random.Random(number).uniform(0, 0.3))
-    link = engine.replicas.supervisors[number % 2].ready_link
+    link = engine.running.replicas.supervisors[number % 2].ready_link
     assert link is not None
     os.kill(link.pid, FAULTS[number % len(FAULTS)])
     assert await asyncio.wait_for(others, PATIENCE) == expected
@@ -157,7 +159,7 @@ async def fail_one(engine: SupervisedEngine, number: int, expected: list[tuple[i
     return False
 
 
-async def wait_until_all_serve(engine: SupervisedEngine) -> None:
+async def wait_until_all_serve(engine: EngineShell) -> None:
     end = time.monotonic() + PATIENCE
     while not all(load.is_alive for load in engine.load().replicas):
         assert time.monotonic() < end

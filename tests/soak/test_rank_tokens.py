@@ -32,7 +32,7 @@ from tokenmill.core.contract.client import EngineClient
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Executor, ModelInfo, no_progress
 from tokenmill.core.plan import StepPlan
-from tokenmill.core.shell.engine_shell import fit_max_model_len, make_core
+from tokenmill.core.shell.new_core import fit_max_model_len, make_core
 from tokenmill.testing.engine_driver import STEP_SECONDS, EngineDriver
 
 BLOCK_SIZE = 16
@@ -293,5 +293,7 @@ async def answer(config: EngineConfig, cases: Sequence[ReferenceCase]) -> list[t
     async with engine:
         found = await asyncio.gather(*(ask(engine, case) for case in cases))
         await engine.refresh()
-        assert all(one.board.progress.num_finished > 0 for _, one in engine.replicas.serving())
+        assert all(
+            one.board.progress.num_finished > 0 for _, one in engine.running.replicas.serving()
+        )
         return found

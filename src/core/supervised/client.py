@@ -1,33 +1,27 @@
-"""Engines in supervised processes of their own, with the interface of one in this process."""
+"""Engines in supervised processes of their own."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 from ..config import EngineConfig
 from ..contract.client import STALL_SECONDS, EngineClient, LiveRequest, Load
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
-from ..errors import EngineStoppedError
 from ..host.calling.guard import Guard
 from ..host.metrics.hook_samples import with_hook_stats
 from ..host.routing import build_router
-from ..interfaces import ModelInfo, Progress, Tokenizer, no_progress
+from ..interfaces import Progress, Tokenizer, no_progress
 from ..processes.place import WHOLE_MACHINE, Place
 from ..request_options import RequestOptions
-from ..sampling_params import SamplingParams
-from ..shell.checking import check
-from ..shell.engine_shell import CLOSED, CLOSING_SECONDS, DRAINING
-from ..shell.home import Home
-from ..shell.sampling_defaults import default_sampling_params
-from ..shell.unused_settings import log_unused
+from ..shell.checking import CheckedRequest
+from ..shell.engine_shell import CLOSING_SECONDS, EngineShell, Facts
+from ..shell.life import Life
 from .crash_suspects import CrashSuspects
 from .link import EngineSetup
-from .messages import Ready
 from .replicas import Replicas
 from .sending import RequestSender
 from .stream import RemoteStream
@@ -37,10 +31,15 @@ IDLE_POLL_SECONDS = 0.02
 LoadTokenizer = Callable[[EngineConfig], Tokenizer]
 
 
-class SupervisedEngine(EngineClient):
+def supervised_engine(config: EngineConfig, **options: Any) -> EngineShell:
+    """Engines in processes of their own, not started yet. `options`: see SupervisedEngine."""
+    return EngineShell(config, SupervisedEngine(config, **options))
+
+
+class SupervisedEngine:
     """Runs engines in child processes, and starts another one when one crashes or hangs.
 
-    EngineClient documents the methods. The tokenizer and the streams live in this process; models,
+    The tokenizer and the streams live in this process; models,
     plugins and the engines' loops live in the child processes. With several engines (replicas),
     each request goes to one of them. When an engine is lost, another one takes over the requests
     whose readers have received no output yet. All other requests, or all if no engine is left, end
@@ -73,16 +72,14 @@ class SupervisedEngine(EngineClient):
         self._config = config
         self._load_tokenizer = load_tokenizer
         self._progress = progress
-        self._home = Home()
-        self._parts: tuple[Ready, Tokenizer] | None = None
+        self.life = Life()
+        self.facts: Facts | None = None
         self._sender = RequestSender(
             self.replicas,
             self._suspects,
-            is_ending=lambda: self._is_draining or self._is_closed,
+            is_ending=lambda: self.life.is_ending,
             hashes_prompts=config.enable_prefix_caching,
         )
-        self._is_draining = False
-        self._is_closed = False
 
     def _setup(self, config: EngineConfig, target: str, index: int, place: Place) -> EngineSetup:
         # Equal requests without a seed must not get equal answers from two engines.
@@ -98,129 +95,74 @@ class SupervisedEngine(EngineClient):
 
     # Start and end
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Start the engines' processes, and load the tokenizer here meanwhile.
-
-        Raises ConfigError when the configuration, the model or a plugin cannot work.
-        """
-        self._home.enter()
-        if self._is_closed:
-            raise EngineStoppedError(CLOSED)
-        if self._parts is not None:
-            return
+    async def start(self, client: EngineClient) -> None:
+        """Start the engines' processes, and load the tokenizer here meanwhile."""
+        self._client = client
         if len(self.replicas) > 1:
             self._sender.router = build_router(self._config)
         downloads = self._config.allow_download
         starting = asyncio.create_task(self.replicas.start(self._progress, one_first=downloads))
-        try:
-            if downloads:
-                await starting  # the engine downloads the tokenizer's files, too
-            loading = asyncio.to_thread(self._load_tokenizer, self._config)
-            ready, tokenizer = await asyncio.gather(starting, loading)
-        except BaseException:
-            await self.close()
-            raise
-        self._parts = min(ready, key=lambda one: one.max_model_len), tokenizer
-        log_unused(self._config, self.info)
-
-    async def drain(self, timeout: float | None = None) -> None:
-        self._home.check()
-        self._is_draining = True
-        self.replicas.stop_restarting()
-        try:
-            await asyncio.wait_for(self._wait_idle(), timeout)
-        except TimeoutError:
-            self._end()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wait_idle(), CLOSING_SECONDS)
+        if downloads:
+            await starting  # the engine downloads the tokenizer's files, too
+        loading = asyncio.to_thread(self._load_tokenizer, self._config)
+        ready, tokenizer = await asyncio.gather(starting, loading)
+        info = min(ready, key=lambda one: one.max_model_len).info
+        self.facts = Facts(info=info, tokenizer=tokenizer)
 
     async def close(self) -> None:
-        if not self._is_closed:
-            self._home.check()
-            self._is_closed = True
-            self._end()
-            await self.replicas.close(CLOSING_SECONDS)
+        """See RunningEngine."""
+        self.abort(None)
+        await self.replicas.close(CLOSING_SECONDS)
 
-    # What callers see
+    async def wait_idle(self) -> None:
+        """See RunningEngine."""
+        self.replicas.stop_restarting()
+        while any(self.replicas.open_requests()):  # noqa: ASYNC110 (only when the server ends)
+            await asyncio.sleep(IDLE_POLL_SECONDS)
 
-    @property
-    def is_started(self) -> bool:
-        return self._parts is not None and not self._is_closed
-
-    @property
-    def config(self) -> EngineConfig:
-        return self._config
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._started()[0].info
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._started()[1]
+    # Requests
 
     @property
     def max_model_len(self) -> int:
-        self._started()
+        """See EngineClient: that of the engine with the shortest one."""
         return self.replicas.max_model_len
 
-    @property
-    def model_name(self) -> str:
-        return self._config.served_model_name or self.info.name
+    def check_accepting(self) -> None:
+        """See RunningEngine."""
+        self.life.check_accepting()
 
-    def default_sampling_params(self, **given: Any) -> SamplingParams:
-        return default_sampling_params(self._config, self.info, given)
-
-    async def submit(
-        self,
-        prompt: str | Sequence[int],
-        sampling_params: SamplingParams | None = None,
-        options: RequestOptions | None = None,
-        **fields: Any,
+    async def queue(
+        self, checked: CheckedRequest, prompt: str | None, arrival_time: float
     ) -> RemoteStream:
-        self._home.check()
-        self._check_accepting()
-        options = (options or RequestOptions()).with_changes(**fields)
-        checked = await check(
-            prompt,
-            sampling_params or self.default_sampling_params(),
-            options,
-            tokenizer=self.tokenizer,
-            info=self.info,
-            config=self._config,
-            max_model_len=self.max_model_len,
-        )
-        checked = replace(checked, options=self._with_free_id(options))
-        stream = RemoteStream(
-            prompt=prompt if isinstance(prompt, str) else None, request=checked, home=self._home
-        )
+        """See RunningEngine. The engine's process notes a time of arrival of its own."""
+        checked = replace(checked, options=self._with_free_id(checked.options))
+        stream = RemoteStream(prompt=prompt, request=checked, home=self.life.home)
         await self._sender.send(stream)
         return stream
 
-    async def abort(self, request_id: str) -> None:
-        self._home.check()
-        self._end(request_id)
+    def abort(self, request_id: str | None) -> None:
+        """See RunningEngine. The last outputs follow."""
+        for link, stream in self.replicas.open_requests():
+            if request_id in (None, stream.request_id):
+                link.end(stream, is_read=True)
+
+    # Reports
 
     async def refresh(self) -> None:
-        self._home.check()
+        """See EngineClient."""
         await self.replicas.refresh()
 
     def load(self) -> Load:
-        load, ends = self.replicas.load(), self._is_draining or self._is_closed
+        """See EngineClient."""
+        load, life = self.replicas.load(), self.life
         return replace(
             load,
-            is_draining=self._is_draining,
-            is_restarting=load.is_restarting and not ends,
+            is_draining=life.is_draining,
+            is_restarting=load.is_restarting and not life.is_ending,
         )
 
     def live_requests(self) -> tuple[LiveRequest, ...]:
+        """See EngineClient."""
         return self.replicas.live_requests()
 
     @property
@@ -230,32 +172,23 @@ class SupervisedEngine(EngineClient):
         return () if router is None else router.guards
 
     def plugins(self) -> tuple[PluginInfo, ...]:
+        """See EngineClient."""
         infos, router = self.replicas.plugins(), self._sender.router
         return infos if router is None else router.with_failures(infos)
 
     def hook_stats(self) -> tuple[HookStats, ...]:
+        """See EngineClient."""
         stats, router = self.replicas.hook_stats(), self._sender.router
         return stats if router is None else add_stats(stats, router.hook_stats())
 
     def render_metrics(self) -> bytes:
+        """See EngineClient."""
         router = () if self._sender.router is None else self._sender.router.hook_stats()
         return with_hook_stats(
-            self.replicas.render_metrics(), (*router, *self.replicas.fatal_hooks()), self
+            self.replicas.render_metrics(), (*router, *self.replicas.fatal_hooks()), self._client
         )
 
     # Inside
-
-    def _started(self) -> tuple[Ready, Tokenizer]:
-        if self._parts is None:
-            raise EngineStoppedError(
-                "the engine is not started: use `async with` or call `await start()`"
-            )
-        return self._parts
-
-    def _check_accepting(self) -> None:
-        self._started()
-        if self._is_draining or self._is_closed:
-            raise EngineStoppedError(DRAINING)
 
     def _with_free_id(self, options: RequestOptions) -> RequestOptions:
         """Options with an id that no other open request has. Each engine makes ids unique only
@@ -267,13 +200,3 @@ class SupervisedEngine(EngineClient):
         if wanted not in taken:
             return options
         return options.with_changes(request_id=f"{wanted}-{uuid.uuid4().hex[:8]}")
-
-    def _end(self, request_id: str | None = None) -> None:
-        """End requests early: those with this id, or all. Their last outputs follow."""
-        for link, stream in self.replicas.open_requests():
-            if request_id in (None, stream.request_id):
-                link.end(stream, is_read=True)
-
-    async def _wait_idle(self) -> None:
-        while any(self.replicas.open_requests()):  # noqa: ASYNC110 (only when the server ends)
-            await asyncio.sleep(IDLE_POLL_SECONDS)

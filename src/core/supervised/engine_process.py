@@ -30,6 +30,7 @@ from ..processes.logs import forward_logs
 from ..processes.messages import Message, Stage, encode
 from ..processes.refusals import describe_refusal, not_started
 from ..shell.engine_shell import EngineShell
+from ..shell.local_engine import LocalEngine
 from ..shell.output_stream import OutputStream
 from .messages import (
     Accepted,
@@ -108,7 +109,9 @@ class EngineProcess(asyncio.Protocol):
         try:
             with StartLimit(config.plugin_start_timeout, self._board.show_plugin):
                 self._engine = make_engine(config, self._show_progress)
-                self._engine.board = self._board
+                running = self._engine.running
+                assert isinstance(running, LocalEngine)
+                self._running, running.board = running, self._board
                 await self._engine.start()
         except CONTAINED_WHILE_WAITING as error:
             if not isinstance(error, TokenmillError):
@@ -118,7 +121,7 @@ class EngineProcess(asyncio.Protocol):
             gc.collect()
             gc.freeze()  # what stays: looking through it again takes as long as steps
             self._send(Ready(self._engine.info, self._engine.max_model_len))
-            self._engine.prepare_grammars()
+            self._running.prepare_grammars()
             await self._beat()
             await self._engine.close()
         self._transport.close()  # sends what is left
@@ -177,7 +180,9 @@ class EngineProcess(asyncio.Protocol):
     async def _submit(self, message: Submit) -> None:
         number = message.number
         try:
-            stream = await self._engine.queue(message.request, time.monotonic(), number=number)
+            stream = await self._running.queue(
+                message.request, None, time.monotonic(), number=number
+            )
         except CONTAINED_WHILE_WAITING as error:
             if not isinstance(error, TokenmillError):
                 log.exception("submit_failed")

@@ -19,7 +19,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Progress
 from tokenmill.core.log import get_logger
 from tokenmill.core.shell.engine_shell import EngineShell
-from tokenmill.core.supervised.client import SupervisedEngine
+from tokenmill.core.supervised.client import supervised_engine
 from tokenmill.core.supervised.engine_process import run_engine
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
@@ -47,8 +47,8 @@ def run(control: socket.socket, logs: socket.socket) -> None:
     run_engine(control, logs, make_compiling_engine)
 
 
-def build(config: EngineConfig, progress: Progress, **options: Any) -> SupervisedEngine:
-    return SupervisedEngine(
+def build(config: EngineConfig, progress: Progress, **options: Any) -> EngineShell:
+    return supervised_engine(
         config,
         target=f"{__spec__.name if __spec__ else __name__}:run",
         load_tokenizer=lambda config: ToyTokenizer(),
