@@ -17,9 +17,8 @@ from ..interfaces import ChatMessage, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
 from ..request_options import NO_OPTIONS, RequestOptions
 from ..sampling_params import SamplingParams
-from .checking import CheckedRequest, check
-from .life import Life
-from .sampling_defaults import default_sampling_params
+from .checking import CheckedRequest, check, default_sampling_params
+from .home import Life
 from .unused_settings import log_unused
 
 CLOSED = "the engine was closed, and does not start again: make a new one"
@@ -37,26 +36,17 @@ class Facts:
 
 
 class RunningEngine(Protocol):
-    """Where the requests of an engine run: in this process or in others. What it shares with all
-    engines is in EngineShell, which calls everything but `start` and `close` after the start."""
+    """Where the requests of an engine run: in this process or in others. EngineClient documents the
+    methods that both have. EngineShell calls all but `start` and `close` after the start."""
 
-    @property
-    def life(self) -> Life: ...
-    @property
-    def facts(self) -> Facts | None:
-        """None before the model is loaded."""
-        ...
+    life: Life
+    facts: Facts | None
+    """None before the model is loaded."""
 
     @property
     def max_model_len(self) -> int: ...
-    async def start(self, client: EngineClient) -> None:
-        """Load the model and begin to serve. Raises what EngineClient.start raises."""
-        ...
-
-    async def close(self) -> None:
-        """End all requests, and free the device."""
-        ...
-
+    async def start(self, client: EngineClient) -> None: ...
+    async def close(self) -> None: ...
     async def wait_idle(self) -> None:
         """Wait until no request is left. No more will come."""
         ...
@@ -69,14 +59,11 @@ class RunningEngine(Protocol):
         self, checked: CheckedRequest, prompt: str | None, arrival_time: float
     ) -> RequestStream:
         """Queue a request after the checks that only the engine itself can make. `prompt`: its
-        text, if it came as a text.
-
-        Raises what EngineClient.submit raises.
-        """
+        text, if it came as a text."""
         ...
 
     def abort(self, request_id: str | None) -> None:
-        """End the requests with this id early, or all."""
+        """End the requests with this id early, or all. Their last outputs follow."""
         ...
 
     async def refresh(self) -> None: ...

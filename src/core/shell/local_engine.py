@@ -26,7 +26,7 @@ from ..log import get_logger
 from ..processes.board import private_board
 from .checking import CheckedRequest
 from .engine_shell import CLOSING_SECONDS, EngineShell, Facts
-from .life import Life
+from .home import Life
 from .new_core import fit_max_model_len, make_core
 from .new_requests import make_requests
 from .output_stream import Completion, OutputStream
@@ -60,7 +60,7 @@ def local_engine(
 
 
 class LocalEngine:
-    """The RunningEngine of this process.
+    """The RunningEngine of this process, which documents the methods.
 
     On a CPU, building an engine may start the compiler of the native kernels, and their self-test
     once per library and CPU. TOKENMILL_CPU_SELF_TEST=0 switches the test off.
@@ -119,11 +119,9 @@ class LocalEngine:
             checker.prepare()
 
     async def wait_idle(self) -> None:
-        """See RunningEngine."""
         await self._running()[1].wait_idle()
 
     async def close(self) -> None:
-        """See RunningEngine."""
         hangs = not await self._stop_loop()
         await self._lifespans.aclose()
         if self._parts is not None:
@@ -152,7 +150,6 @@ class LocalEngine:
     # Requests
 
     def check_accepting(self) -> None:
-        """See RunningEngine."""
         death = self._running()[1].death
         if death is not None:
             raise stopped_by(death)
@@ -166,7 +163,7 @@ class LocalEngine:
         *,
         number: int = 0,
     ) -> OutputStream:
-        """See RunningEngine. `number`: see OutputStream."""
+        """`number`: see OutputStream."""
         parts, loop = self._running()
         info, params, options = parts.executor.info, checked.params, checked.options
         checked.refuse_stale(info, self.max_model_len)
@@ -190,7 +187,6 @@ class LocalEngine:
         return stream
 
     def abort(self, request_id: str | None) -> None:
-        """See RunningEngine."""
         loop = self._running()[1]
         if request_id is None:
             loop.abort_all()
@@ -200,10 +196,9 @@ class LocalEngine:
     # Reports
 
     async def refresh(self) -> None:
-        """See RunningEngine: nothing is ever out of date."""
+        pass  # nothing is ever out of date
 
     def load(self) -> Load:
-        """See EngineClient."""
         loop = self._running()[1]
         return Load(
             num_running=loop.core.num_running,
@@ -216,19 +211,15 @@ class LocalEngine:
         )
 
     def live_requests(self) -> tuple[LiveRequest, ...]:
-        """See EngineClient."""
         return self._running()[1].core.describe_live(time.monotonic())
 
     def plugins(self) -> tuple[PluginInfo, ...]:
-        """See EngineClient."""
         return self._running()[0].plugins.plugins()
 
     def hook_stats(self) -> tuple[HookStats, ...]:
-        """See EngineClient."""
         return self._running()[0].plugins.hook_stats()
 
     def render_metrics(self) -> bytes:
-        """See EngineClient."""
         return self._running()[0].plugins.render_metrics()
 
     # Inside

@@ -9,29 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from ..engine.committing import RequestUpdate
 from ..plan import StepPlan, StepResult
 from .device_steps import DeviceSteps
 
 Deliver = Callable[[Sequence[RequestUpdate]], None]
-
-
-class Turns(Protocol):
-    """One of the two ways to take turns. Both are made from the same arguments."""
-
-    @property
-    def num_open(self) -> int:
-        """Number of steps that are launched and not committed."""
-        ...
-
-    async def take(self) -> bool:
-        """Take a turn. False: there is nothing to compute now.
-
-        Raises DeviceError if the device is lost.
-        """
-        ...
 
 
 class OneByOne:
@@ -41,12 +24,16 @@ class OneByOne:
     """
 
     num_open = 0
+    """Number of steps that are launched and not committed."""
 
     def __init__(self, steps: DeviceSteps, may_plan: Callable[[], bool], deliver: Deliver) -> None:
         self._steps, self._may_plan, self._deliver = steps, may_plan, deliver
 
     async def take(self) -> bool:
-        """See Turns."""
+        """Take a turn. False: there is nothing to compute now.
+
+        Raises DeviceError if the device is lost.
+        """
         plan = self._steps.plan() if self._may_plan() else None
         self._deliver(self._steps.core.take_updates())
         if plan is None:
@@ -58,7 +45,7 @@ class OneByOne:
 class OneAhead:
     """Commit a step and launch the next one before the tokens are delivered; and launch a step
     while the device computes the one before it, if that one is a decode step. The device runs them
-    in order."""
+    in order. It has the methods of OneByOne."""
 
     def __init__(self, steps: DeviceSteps, may_plan: Callable[[], bool], deliver: Deliver) -> None:
         self._steps, self._may_plan, self._deliver = steps, may_plan, deliver
@@ -66,11 +53,9 @@ class OneAhead:
 
     @property
     def num_open(self) -> int:
-        """See Turns."""
         return len(self._open)
 
     async def take(self) -> bool:
-        """See Turns."""
         self._launch()
         self._deliver(self._steps.core.take_updates())
         if not self._open:

@@ -26,7 +26,7 @@ from ..processes.board import Board
 from .device_steps import DeviceSteps
 from .new_requests import engine_ids
 from .output_stream import Completion, OutputStream
-from .overlap import OneAhead, OneByOne, Turns
+from .overlap import OneAhead, OneByOne
 
 log = get_logger("engine")
 
@@ -62,8 +62,8 @@ class StepLoop:
         """Fields of log events about failed computations."""
         self._executor = executor
         self._steps = DeviceSteps(core, executor, device, board, load_seconds, self._suspects)
-        turns = OneAhead if core.max_open_plans > 1 else OneByOne
-        self._turns: Turns = turns(self._steps, self._may_plan, self._deliver)
+        turns: type[OneAhead | OneByOne] = OneAhead if core.max_open_plans > 1 else OneByOne
+        self._turns = turns(self._steps, self._may_plan, self._deliver)
         self._streams: dict[str, dict[int, OutputStream]] = {}
         """The streams of live requests, by request id and index of the prompt."""
         self._members: dict[str, tuple[OutputStream, Completion]] = {}

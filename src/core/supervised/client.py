@@ -19,7 +19,7 @@ from ..processes.place import WHOLE_MACHINE, Place
 from ..request_options import RequestOptions
 from ..shell.checking import CheckedRequest
 from ..shell.engine_shell import CLOSING_SECONDS, EngineShell, Facts
-from ..shell.life import Life
+from ..shell.home import Life
 from .crash_suspects import CrashSuspects
 from .link import EngineSetup
 from .replicas import Replicas
@@ -39,7 +39,7 @@ def supervised_engine(config: EngineConfig, **options: Any) -> EngineShell:
 class SupervisedEngine:
     """Runs engines in child processes, and starts another one when one crashes or hangs.
 
-    The tokenizer and the streams live in this process; models,
+    RunningEngine documents the methods. The tokenizer and the streams live in this process; models,
     plugins and the engines' loops live in the child processes. With several engines (replicas),
     each request goes to one of them. When an engine is lost, another one takes over the requests
     whose readers have received no output yet. All other requests, or all if no engine is left, end
@@ -110,12 +110,10 @@ class SupervisedEngine:
         self.facts = Facts(info=info, tokenizer=tokenizer)
 
     async def close(self) -> None:
-        """See RunningEngine."""
         self.abort(None)
         await self.replicas.close(CLOSING_SECONDS)
 
     async def wait_idle(self) -> None:
-        """See RunningEngine."""
         self.replicas.stop_restarting()
         while any(self.replicas.open_requests()):  # noqa: ASYNC110 (only when the server ends)
             await asyncio.sleep(IDLE_POLL_SECONDS)
@@ -124,24 +122,21 @@ class SupervisedEngine:
 
     @property
     def max_model_len(self) -> int:
-        """See EngineClient: that of the engine with the shortest one."""
         return self.replicas.max_model_len
 
     def check_accepting(self) -> None:
-        """See RunningEngine."""
         self.life.check_accepting()
 
     async def queue(
         self, checked: CheckedRequest, prompt: str | None, arrival_time: float
     ) -> RemoteStream:
-        """See RunningEngine. The engine's process notes a time of arrival of its own."""
+        """The engine's process notes a time of arrival of its own."""
         checked = replace(checked, options=self._with_free_id(checked.options))
         stream = RemoteStream(prompt=prompt, request=checked, home=self.life.home)
         await self._sender.send(stream)
         return stream
 
     def abort(self, request_id: str | None) -> None:
-        """See RunningEngine. The last outputs follow."""
         for link, stream in self.replicas.open_requests():
             if request_id in (None, stream.request_id):
                 link.end(stream, is_read=True)
@@ -149,11 +144,9 @@ class SupervisedEngine:
     # Reports
 
     async def refresh(self) -> None:
-        """See EngineClient."""
         await self.replicas.refresh()
 
     def load(self) -> Load:
-        """See EngineClient."""
         load, life = self.replicas.load(), self.life
         return replace(
             load,
@@ -162,7 +155,6 @@ class SupervisedEngine:
         )
 
     def live_requests(self) -> tuple[LiveRequest, ...]:
-        """See EngineClient."""
         return self.replicas.live_requests()
 
     @property
@@ -172,17 +164,14 @@ class SupervisedEngine:
         return () if router is None else router.guards
 
     def plugins(self) -> tuple[PluginInfo, ...]:
-        """See EngineClient."""
         infos, router = self.replicas.plugins(), self._sender.router
         return infos if router is None else router.with_failures(infos)
 
     def hook_stats(self) -> tuple[HookStats, ...]:
-        """See EngineClient."""
         stats, router = self.replicas.hook_stats(), self._sender.router
         return stats if router is None else add_stats(stats, router.hook_stats())
 
     def render_metrics(self) -> bytes:
-        """See EngineClient."""
         router = () if self._sender.router is None else self._sender.router.hook_stats()
         return with_hook_stats(
             self.replicas.render_metrics(), (*router, *self.replicas.fatal_hooks()), self._client
