@@ -26,11 +26,11 @@ from recording import make_parser, make_table, percentile, record, summarize_all
 from rich.console import Console
 
 from tokenmill import SamplingParams
-from tokenmill.assembly import build_remote_engine
+from tokenmill.assembly import build_supervised_engine
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient
 from tokenmill.core.interfaces import no_progress
-from tokenmill.core.remote.client import RemoteEngine
+from tokenmill.core.shell.engine_shell import EngineShell
 
 ONE, TWO, TURNS = "1 x N threads", "N x 1 thread, prefix-aware", "N x 1 thread, round-robin"
 Figures = dict[str, dict[str, list[float]]]
@@ -133,7 +133,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Figures]:
     return found
 
 
-def make_engine(args: argparse.Namespace, size: int, router: str | None) -> RemoteEngine:
+def make_engine(args: argparse.Namespace, size: int, router: str | None) -> EngineShell:
     config = EngineConfig.from_options(
         model=args.model,
         dtype=args.dtype,
@@ -141,7 +141,7 @@ def make_engine(args: argparse.Namespace, size: int, router: str | None) -> Remo
         router=router,
         disable_log_stats=True,
     )
-    return build_remote_engine(config, no_progress, stall_timeout=60, max_restarts=0)
+    return build_supervised_engine(config, no_progress, stall_timeout=60, max_restarts=0)
 
 
 def workloads(

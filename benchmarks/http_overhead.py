@@ -27,7 +27,7 @@ from tokenmill import AsyncEngine, SamplingParams
 from tokenmill.api.listening import bind
 from tokenmill.api.openai.context import ServerSettings
 from tokenmill.api.server import ServeOptions, make_server
-from tokenmill.assembly import build_remote_engine
+from tokenmill.assembly import build_supervised_engine
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient
 from tokenmill.core.interfaces import no_progress
@@ -130,7 +130,7 @@ async def run(args: argparse.Namespace) -> dict[str, object]:
         enable_prefix_caching=False,
         disable_log_stats=True,
     )
-    remote = build_remote_engine(config, no_progress, stall_timeout=60, max_restarts=0)
+    remote = build_supervised_engine(config, no_progress, stall_timeout=60, max_restarts=0)
     async with (
         AsyncEngine(**asdict(config)) as engine,
         remote,

@@ -27,7 +27,8 @@ from tokenmill.backends.running.runner import StepModel
 from tokenmill.backends.state.input_batch import InputBatch
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Progress
-from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.shell.engine_shell import EngineShell
+from tokenmill.core.shell.local_engine import EngineParts, local_engine
 
 
 class InstantModel:
@@ -66,7 +67,7 @@ def make_engine(args: argparse.Namespace, max_num_seqs: int, context: int) -> En
         enable_prefix_caching=False,
         async_scheduling=args.async_scheduling,
     )
-    return EngineShell(config, build)
+    return local_engine(config, build)
 
 
 async def read(engine: EngineShell, args: argparse.Namespace, context: int) -> list[float]:

@@ -16,7 +16,8 @@ from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase
 from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Progress
-from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.shell.engine_shell import EngineShell
+from tokenmill.core.shell.local_engine import EngineParts, local_engine
 
 _PHASE_ROWS = {
     Phase.EMBED: "model: embedding",
@@ -99,10 +100,10 @@ class Watch:
     def attach_to_engine(self, engine: Any) -> None:
         """Wrap the methods that plan and deliver, after the engine's start. Uses private names."""
         self._engine = engine
-        loop = engine._loop
+        loop = engine.running._loop
         loop.core.plan = self.timed("plan", loop.core.plan)
         loop.core.commit = self.timed("commit", loop.core.commit)
-        loop._deliver = self.timed("deliver", loop._deliver)
+        loop._turns._deliver = self.timed("deliver", loop._turns._deliver)
 
     def start(self) -> None:
         self._seconds.clear()
@@ -174,6 +175,6 @@ async def open_watched_engine(
     )
     timed = watch.timed("batch", build_input_batch)
     with patch("tokenmill.backends.running.runner.build_input_batch", timed):
-        async with EngineShell(config, build) as engine:
+        async with local_engine(config, build) as engine:
             watch.attach_to_engine(engine)
             yield engine, watch

@@ -18,8 +18,9 @@ from .core.errors import ConfigError
 from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress, no_progress
 from .core.processes.free_memory import return_free_memory
-from .core.remote.client import RemoteEngine
-from .core.shell.engine_shell import EngineParts, EngineShell
+from .core.shell.engine_shell import EngineShell
+from .core.shell.local_engine import EngineParts, LocalEngine, local_engine
+from .core.supervised.client import supervised_engine
 
 if TYPE_CHECKING:
     from .backends.distill.make import MadeDraft
@@ -243,7 +244,7 @@ def build_engine(
     config: EngineConfig, progress: Progress | None = None, *, warns: bool = True
 ) -> EngineShell:
     """An engine that has not been started. `warns`: log the settings without effect."""
-    return EngineShell(config, build_parts, progress, warns=warns)
+    return local_engine(config, build_parts, progress or no_progress, warns=warns)
 
 
 def refuse_replicas(config: EngineConfig) -> None:
@@ -255,13 +256,13 @@ def refuse_replicas(config: EngineConfig) -> None:
         )
 
 
-def build_remote_engine(
+def build_supervised_engine(
     config: EngineConfig,
     progress: Progress,
     *,
     stall_timeout: float = STALL_SECONDS,
     max_restarts: int = 5,
-) -> RemoteEngine:
+) -> EngineShell:
     """`data_parallel_size` engines, each in a process of its own, not started yet. This process
     needs no torch.
 
@@ -269,7 +270,7 @@ def build_remote_engine(
     """
     from .backends.machine.places import place_replicas
 
-    return RemoteEngine(
+    return supervised_engine(
         config,
         places=place_replicas(config.data_parallel_size, config.device, config.num_ranks),
         target=f"{__name__}:run_engine_process",
@@ -281,8 +282,8 @@ def build_remote_engine(
 
 
 def run_engine_process(control: socket.socket, logs: socket.socket) -> None:
-    """The engine process: see `build_remote_engine`."""
-    from .core.remote.host import run_engine
+    """The engine process: see `build_supervised_engine`."""
+    from .core.supervised.engine_process import run_engine
 
     run_engine(control, logs, partial(build_engine, warns=False))
 
@@ -324,7 +325,7 @@ class AsyncEngine(EngineShell):
         build = partial(build_parts, plugins=tuple(plugins))
         config = EngineConfig.from_options(model=model, **options)
         refuse_replicas(config)
-        super().__init__(config, build, progress)
+        super().__init__(config, LocalEngine(config, build, progress or no_progress))
 
 
 def make_draft_model(

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from .assembly import AsyncEngine, build_remote_engine
+from .assembly import AsyncEngine, build_supervised_engine
 from .core.config import EngineConfig
 from .core.errors import ConfigError, EngineStoppedError, InvalidRequestError
 from .core.interfaces import ChatMessage, Tokenizer, no_progress
@@ -28,14 +28,13 @@ from .core.pooling_outputs import (
     pooled,
     scored,
 )
-from .core.remote.client import RemoteEngine
 from .core.sampling_params import SamplingParams
 from .core.shell.batch import BatchSender
+from .core.shell.engine_shell import EngineShell
 from .core.shell.home import Process
 from .core.shell.prompts import Prompt, Tokens, as_prompts, one_each
 
 T = TypeVar("T")
-Engine = AsyncEngine | RemoteEngine
 
 
 class LLM:
@@ -82,7 +81,7 @@ class LLM:
         self.close()
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EngineShell:
         """The engine. Its coroutines must run on the event loop of another thread."""
         return self._engine
 
@@ -270,7 +269,9 @@ class LLM:
         )
 
 
-def _make_engine(model: str | None, plugins: Iterable[object], options: dict[str, Any]) -> Engine:
+def _make_engine(
+    model: str | None, plugins: Iterable[object], options: dict[str, Any]
+) -> EngineShell:
     config = EngineConfig.from_options(model=model, **options)
     if config.data_parallel_size == 1:
         return AsyncEngine(model, plugins=plugins, **options)
@@ -279,7 +280,7 @@ def _make_engine(model: str | None, plugins: Iterable[object], options: dict[str
             f"--data-parallel-size {config.data_parallel_size} runs engines in other processes, "
             "which cannot use objects of this one: name plugins in plugins.toml"
         )
-    return build_remote_engine(config, no_progress)
+    return build_supervised_engine(config, no_progress)
 
 
 def _progress_bar(title: str, total: int) -> Progress:
@@ -304,7 +305,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _shut_down(
-    engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: Process
+    engine: EngineShell, loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: Process
 ) -> None:
     if not process.is_this:
         return  # neither the thread nor the engine are part of a fork

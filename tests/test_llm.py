@@ -26,8 +26,8 @@ from tokenmill import (
     WrongContextError,
 )
 from tokenmill.core.processes.place import Place
-from tokenmill.core.remote.client import RemoteEngine
 from tokenmill.core.shell import step_loop
+from tokenmill.core.supervised.client import SupervisedEngine
 from tokenmill.llm import Prompt
 from tokenmill.plugin import Load, Refusal, RequestView, hookimpl
 from tokenmill.testing.simulated.executor import expected_tokens
@@ -200,15 +200,18 @@ def test_threads_may_share_it(llm: LLM) -> None:
 
 def test_with_replicas_the_engines_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "tokenmill.llm.build_remote_engine",
+        "tokenmill.llm.build_supervised_engine",
         lambda config, progress: toy_process(places=(Place(),) * config.data_parallel_size),
     )
     prompts = [f"prompt {i}" for i in range(8)]
     with LLM(data_parallel_size=2) as llm:
         outputs = llm.generate(prompts, SEEDED, use_tqdm=False)
         assert texts_of(outputs) == [expected(prompt) for prompt in prompts]
-        assert isinstance(llm.engine, RemoteEngine)
-        served = [link.board.progress.num_finished > 0 for _, link in llm.engine.replicas.serving()]
+        assert isinstance(llm.engine.running, SupervisedEngine)
+        served = [
+            link.board.progress.num_finished > 0
+            for _, link in llm.engine.running.replicas.serving()
+        ]
         assert served == [True, True]
         with pytest.raises(WrongContextError, match="another event loop"):
             asyncio.run(llm.engine.submit("abc"))

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from ..core.contract.client import EngineClient, Load
 from ..core.host.metrics.hook_samples import with_hook_stats
 from ..core.shell.checking import check_prompt_text
-from ..core.shell.engine_shell import DRAINING
+from ..core.shell.home import DRAINING
 from ..version import __version__
 from .http.errors import APIError, shutting_down
 from .openai.context import AppContext, context_of

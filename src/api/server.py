@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 
-from ..assembly import build_engine, build_remote_engine, refuse_replicas
+from ..assembly import build_engine, build_supervised_engine, refuse_replicas
 from ..core.config import EngineConfig
 from ..core.contract.client import EngineClient
 from ..core.errors import EngineStoppedError
@@ -23,8 +23,9 @@ from ..core.host.calling.start_limit import StartLimit
 from ..core.interfaces import Progress
 from ..core.log import JsonFormatter
 from ..core.processes.free_memory import return_memory_regularly
-from ..core.remote.client import RemoteEngine
 from ..core.shell.engine_shell import EngineShell
+from ..core.shell.local_engine import LocalEngine
+from ..core.supervised.client import SupervisedEngine
 from .app import create_app, make_key_ring
 from .http.connections.connection import Connection
 from .http.connections.descriptors import max_connections
@@ -140,25 +141,24 @@ async def serve(
             stopper.install(engine, server)
             url = options.address.url(sock)
             tasks = [asyncio.create_task(_announce(engine, server, url, on_ready))]
-            if isinstance(engine, RemoteEngine):
-                tasks.append(asyncio.create_task(_end_without_engine(engine, server)))
-            else:
-                engine.prepare_grammars()
+            running = engine.running
+            if isinstance(running, SupervisedEngine):
+                tasks.append(asyncio.create_task(_end_without_engine(running, server)))
+            elif isinstance(running, LocalEngine):
+                running.prepare_grammars()
             with _hook_limit(engine, server):
                 await server.serve(sockets=[sock])
             for task in tasks:
                 task.cancel()
-        if isinstance(engine, RemoteEngine) and engine.replicas.failure is not None:
-            raise EngineStoppedError(engine.replicas.failure)
+        if isinstance(running, SupervisedEngine) and running.replicas.failure is not None:
+            raise EngineStoppedError(running.replicas.failure)
 
 
-def _make_engine(
-    config: EngineConfig, options: ServeOptions, progress: Progress
-) -> EngineShell | RemoteEngine:
+def _make_engine(config: EngineConfig, options: ServeOptions, progress: Progress) -> EngineShell:
     if not options.engine_process:
         refuse_replicas(config)
         return build_engine(config, progress)
-    return build_remote_engine(
+    return build_supervised_engine(
         config,
         progress,
         stall_timeout=options.settings.stall_timeout,
@@ -166,14 +166,15 @@ def _make_engine(
     )
 
 
-def _hook_limit(engine: EngineShell | RemoteEngine, server: uvicorn.Server) -> MainThreadLimit:
+def _hook_limit(engine: EngineShell, server: uvicorn.Server) -> MainThreadLimit:
     """Limits the parsers and the router, which block the event loop while they run."""
     parsers = server.config.app.state.context.parsers.guards.all  # type: ignore[union-attr]
-    router = engine.router_guards if isinstance(engine, RemoteEngine) else ()
+    running = engine.running
+    router = running.router_guards if isinstance(running, SupervisedEngine) else ()
     return MainThreadLimit((*parsers, *router), HOOK_SECONDS)
 
 
-async def _end_without_engine(engine: RemoteEngine, server: uvicorn.Server) -> None:
+async def _end_without_engine(engine: SupervisedEngine, server: uvicorn.Server) -> None:
     """End the server once its engine is not restarted any more."""
     await engine.replicas.wait_given_up()
     server.should_exit = True

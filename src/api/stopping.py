@@ -17,7 +17,7 @@ import uvicorn
 
 from ..core.contract.client import EngineClient
 from ..core.log import get_logger
-from ..core.shell.engine_shell import DEVICE_THREAD
+from ..core.shell.local_engine import DEVICE_THREAD
 
 LAST_WORDS = 1.0
 """Seconds to send the last chunks after the engine has aborted all requests."""

@@ -17,7 +17,7 @@ from ..core.errors import ConfigError
 from ..core.interfaces import Computation, Executor, ModelInfo, Pending, Progress
 from ..core.plan import StepPlan, StepResult
 from ..core.sampling_params import SamplingParams
-from ..core.shell.engine_shell import EngineParts, EngineShell
+from ..core.shell.local_engine import EngineParts, local_engine
 from .fitting import fit_step_time
 from .probes import PlanMaker, Probe, knots_up_to, probes_to_check, probes_to_fit
 from .step_time import CheckedStep, StepTimeModel, StepTimes, StepWork
@@ -209,7 +209,7 @@ async def _serve(
     """For each of `counts`: serve as many requests, and return the steps where all decode."""
     watched = _WatchedExecutor(parts.executor, clock)
     watched_parts = EngineParts(executor=watched, tokenizer=parts.tokenizer, plugins=parts.plugins)
-    engine = EngineShell(config, lambda config, progress: watched_parts)
+    engine = local_engine(config, lambda config, progress: watched_parts)
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=_LOOP_STEPS)
 
     async def read(number: int) -> None:

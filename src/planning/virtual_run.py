@@ -23,7 +23,7 @@ from ..core.outputs import FinishReason
 from ..core.request_options import RequestOptions
 from ..core.sampling_params import SamplingParams
 from ..core.shell.checking import check_ids
-from ..core.shell.engine_shell import fit_max_model_len, make_core
+from ..core.shell.new_core import fit_max_model_len, make_core
 from ..core.shell.new_requests import make_requests
 from ..core.shell.step_loop import RETRY_SECONDS
 from ..testing.quiet_logs import quiet_logs

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tokenmill.backends.text.tokenizer import HFTokenizer
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.shell.local_engine import EngineParts, local_engine
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 from .serving import Served, serve_engine
@@ -79,6 +79,6 @@ def scripted_server(
         plugins = PluginHost.load(config)
         return EngineParts(executor=executor, tokenizer=tokenizer, plugins=plugins)
 
-    engine = EngineShell(EngineConfig(disable_log_stats=True, **options), build)
+    engine = local_engine(EngineConfig(disable_log_stats=True, **options), build)
     with serve_engine(engine) as served:
         yield served, executor

@@ -20,8 +20,8 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import GrammarChecker
 from tokenmill.core.plan import StepPlan, StepResult
-from tokenmill.core.remote.client import RemoteEngine
-from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.shell.engine_shell import EngineShell
+from tokenmill.core.shell.local_engine import EngineParts, local_engine
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
@@ -65,18 +65,16 @@ def toy_engine(
             grammars=grammars,
         )
 
-    return EngineShell(EngineConfig(disable_log_stats=True, **options), build)
+    return local_engine(EngineConfig(disable_log_stats=True, **options), build)
 
 
 class Served:
     """What a test knows of its server."""
 
     engine: Any
-    """An EngineShell, or a RemoteEngine."""
+    """An engine in this process, or in one of its own."""
 
-    def __init__(
-        self, engine: EngineShell | RemoteEngine, url: str, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, engine: EngineShell, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self.engine = engine
         self.url = url
         self.headers: dict[str, str] = {}
@@ -110,7 +108,7 @@ class Served:
 
 @contextlib.contextmanager
 def serve_engine(
-    engine: EngineShell | RemoteEngine, *, address: Address | None = None, **changes: Any
+    engine: EngineShell, *, address: Address | None = None, **changes: Any
 ) -> Iterator[Served]:
     """Start the engine and serve it; both end with the block."""
     address = address or Address(port=0)

@@ -11,7 +11,7 @@ import pytest
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.speculation import Draft, ProposalBatch
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.shell.local_engine import EngineParts, local_engine
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
@@ -168,7 +168,7 @@ def test_drafted_tokens_are_in_the_usage() -> None:
         speculative_method="drafting",
         speculative_adaptive=False,
     )
-    with serve_engine(EngineShell(config, build)) as served, served.client() as http:
+    with serve_engine(local_engine(config, build)) as served, served.client() as http:
         answer = whole(http, max_tokens=7)
         assert answer["choices"][0]["text"] == expected("abc", 7)
         details = answer["usage"]["completion_tokens_details"]

@@ -47,7 +47,7 @@ def wait_until_ready(served: Served) -> None:
 
 
 def engine_pid(served: Served) -> int:
-    return int(served.engine.replicas.supervisors[0].link.pid)
+    return int(served.engine.running.replicas.supervisors[0].link.pid)
 
 
 _NUMBERS = itertools.count()
@@ -192,8 +192,8 @@ def test_after_too_many_restarts_it_gives_up_and_says_why() -> None:
             check_error(http.post("/v1/completions", json=ASK | {"prompt": prompt}), 503)
             if prompt == "K1":
                 wait_until_ready(served)
-        served.run(served.engine.replicas.wait_given_up())
-        assert "SIGKILL" in served.engine.replicas.failure
+        served.run(served.engine.running.replicas.wait_given_up())
+        assert "SIGKILL" in served.engine.running.replicas.failure
         assert check_error(http.get("/health"), 503)["code"] == "dead"
         assert "1 restarts" in check_error(http.post("/v1/completions", json=ASK), 503)["message"]
 

@@ -15,8 +15,8 @@ import pytest
 from tests.core.plugin_packages import Packages
 from tokenmill.core.errors import EngineStoppedError, PluginError
 from tokenmill.core.processes.child import Child, spawn
-from tokenmill.core.remote import link
 from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.supervised import link
 
 from .serving import PATIENCE
 from .toy_process import START_FAULT, toy_process, until
@@ -43,7 +43,7 @@ def test_a_process_that_is_killed_before_its_first_stage_was_starting(
 
     async def lose_and_start_again() -> None:
         async with toy_process() as engine:
-            [supervisor] = engine.replicas.supervisors
+            [supervisor] = engine.running.replicas.supervisors
             monkeypatch.setattr(link, "spawn", spawn_and_kill)
             assert supervisor.link is not None
             os.kill(supervisor.link.pid, signal.SIGKILL)
@@ -68,7 +68,7 @@ def test_an_engine_for_which_there_is_no_memory_or_file_is_started_again(
 
     async def lose_and_start_again() -> None:
         async with toy_process() as engine:
-            [supervisor] = engine.replicas.supervisors
+            [supervisor] = engine.running.replicas.supervisors
             monkeypatch.setattr(link, "share_board", refuse)
             assert supervisor.link is not None
             supervisor.link.kill("planted")
@@ -85,7 +85,7 @@ def test_an_engine_for_which_there_is_no_memory_or_file_is_started_again(
 def test_nothing_of_a_lost_engine_is_kept() -> None:
     async def lose_and_start_again() -> None:
         async with toy_process() as engine:
-            [supervisor] = engine.replicas.supervisors
+            [supervisor] = engine.running.replicas.supervisors
             assert supervisor.link is not None
             lost = weakref.ref(supervisor.link)
             supervisor.link.kill("planted")

@@ -35,7 +35,7 @@ class Order:
 
     @hookimpl
     def on_finished(self, event: Finished) -> None:
-        self.tenants += [request.metadata["x-tenant"] for request in event.requests]
+        self.tenants += [request.options.metadata["x-tenant"] for request in event.requests]
 
 
 @pytest.mark.parametrize(

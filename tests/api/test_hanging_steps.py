@@ -8,8 +8,8 @@ import pytest
 
 from tokenmill.core.contract.client import STALL_FACTOR
 from tokenmill.core.errors import EngineStoppedError
-from tokenmill.core.remote.supervisor import EngineSupervisor
 from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.supervised.supervisor import EngineSupervisor
 
 from .toy_process import STEP_FAULT, toy_process
 
@@ -28,7 +28,7 @@ def check_found_in_time(supervisor: EngineSupervisor) -> None:
 async def check_hang() -> None:
     """Let an engine compute until the step of STEP_FAULT hangs."""
     async with toy_process(max_restarts=0, max_model_len=1000) as engine:
-        [supervisor] = engine.replicas.supervisors
+        [supervisor] = engine.running.replicas.supervisors
         with pytest.raises(EngineStoppedError):
             async for _ in engine.generate("a story", PARAMS):
                 pass

@@ -34,9 +34,10 @@ class Overheard:
 
     @hookimpl
     def admit(self, request: RequestView, load: Load) -> None:
+        own = request.options
         self.views.append(
-            (request.request_id, request.client_request_id, request.user, request.api_key_id,
-             request.cache_salt, request.deadline is not None, dict(request.metadata))
+            (request.request_id, own.client_request_id, own.user, own.api_key_id,
+             own.cache_salt, request.deadline is not None, dict(own.metadata))
         )  # fmt: skip
 
     @hookimpl
@@ -89,8 +90,9 @@ def test_plugins_see_who_asks(http: httpx.Client, overheard: Overheard) -> None:
     [admitted], [finished] = overheard.admitted, overheard.finished
     for event in (admitted, finished):
         assert event.request_id == answer.json()["id"] == request_id
-        assert (event.client_request_id, event.user, event.api_key_id) == ("abc", "u1", key_id)
-        assert (event.cache_salt, event.metadata) == ("s1", metadata)
+        own = event.options
+        assert (own.client_request_id, own.user, own.api_key_id) == ("abc", "u1", key_id)
+        assert (own.cache_salt, own.metadata) == ("s1", metadata)
         assert event.deadline is not None
 
 
@@ -153,10 +155,10 @@ def test_prompts_and_choices_are_numbered_and_share_the_answers_id(
     body = {"prompt": ["abc", "de"], "n": 2, "max_tokens": 2}
     answer = overheard.seen_by(http, body, X_Request_Id="many/1")
     assert answer.json()["id"] == "cmpl-many/1"
-    assert {(r.request_id, r.prompt_index, r.choice_index) for r in overheard.finished} == {
+    assert {(r.request_id, r.options.prompt_index, r.choice_index) for r in overheard.finished} == {
         ("cmpl-many/1", prompt, choice) for prompt in range(2) for choice in range(2)
     }
-    assert [(e.request_id, e.prompt_index, e.n) for e in overheard.admitted] == [
+    assert [(e.request_id, e.options.prompt_index, e.n) for e in overheard.admitted] == [
         ("cmpl-many/1", 0, 2),
         ("cmpl-many/1", 1, 2),
     ]
@@ -186,7 +188,7 @@ def test_an_id_that_a_live_request_has_gets_a_suffix_everywhere() -> None:
     assert len(ids) == 3 and "cmpl-same" in ids
     assert all(i.startswith("cmpl-same-") for i in ids - {"cmpl-same"})
     assert {r.request_id for r in overheard.finished} == ids
-    assert {r.client_request_id for r in overheard.finished} == {"same"}
+    assert {r.options.client_request_id for r in overheard.finished} == {"same"}
     assert {answer.headers["x-request-id"] for answer in answers} == {"same"}
 
 

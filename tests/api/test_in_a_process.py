@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tokenmill.assembly import build_remote_engine
+from tokenmill.assembly import build_supervised_engine
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import no_progress
 
@@ -70,6 +70,6 @@ def slow() -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def real() -> Iterator[Served]:
     config = EngineConfig(dtype="float32", num_gpu_blocks_override=128, disable_log_stats=True)
-    engine = build_remote_engine(config, no_progress, stall_timeout=10.0, max_restarts=5)
+    engine = build_supervised_engine(config, no_progress, stall_timeout=10.0, max_restarts=5)
     with serve_engine(engine) as served:
         yield served

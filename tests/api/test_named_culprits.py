@@ -19,7 +19,7 @@ async def test_the_hook_that_ran_is_in_the_log_and_in_the_list_of_plugins(
     async with toy_process(stall_timeout=0.5) as engine:
         with pytest.raises(EngineStoppedError):
             await engine.submit([1, 2], SamplingParams(max_tokens=2), user=fault)
-        await until(lambda: engine.replicas.serving())
+        await until(lambda: engine.running.replicas.serving())
         await engine.refresh()
         [reason] = [vars(r)["reason"] for r in caplog.records if r.msg == "engine_lost"]
         assert "in plugin 'FaultyPlugin', hook 'admit'" in reason

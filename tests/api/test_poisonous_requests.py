@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from tokenmill.core.errors import EngineStoppedError, InvalidRequestError, OverloadedError
 from tokenmill.core.processes.board import Board
-from tokenmill.core.remote.client import RemoteEngine
-from tokenmill.core.remote.supervisor import EngineSupervisor
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.shell.engine_shell import EngineShell
+from tokenmill.core.supervised.supervisor import EngineSupervisor
 
 from .toy_process import toy_process, until
 
@@ -22,9 +22,9 @@ PARAMS = SamplingParams(max_tokens=20, ignore_eos=True, output_kind=OutputKind.F
 ANSWERED, REFUSED = "answered", "refused"
 
 
-async def ask(engine: RemoteEngine, prompt: str, params: SamplingParams = PARAMS) -> str:
+async def ask(engine: EngineShell, prompt: str, params: SamplingParams = PARAMS) -> str:
     """How a client's request ends. It sends again until there is an answer, or a 400."""
-    while engine.replicas.failure is None:
+    while engine.running.replicas.failure is None:
         try:
             async for output in engine.generate(prompt, params):
                 if output.finished:
@@ -36,7 +36,7 @@ async def ask(engine: RemoteEngine, prompt: str, params: SamplingParams = PARAMS
     return "given up"
 
 
-async def ask_all(engine: RemoteEngine, prompts: Iterable[str]) -> list[str]:
+async def ask_all(engine: EngineShell, prompts: Iterable[str]) -> list[str]:
     return await asyncio.gather(*(ask(engine, prompt) for prompt in prompts))
 
 
@@ -51,7 +51,7 @@ def test_every_innocent_of_fifty_clients_is_answered_and_the_poison_is_refused()
             innocents = [f"{number} says" for number in range(50)]
             answers = await ask_all(engine, [*innocents[:20], *["Crash"] * 5, *innocents[20:]])
             assert answers == [ANSWERED] * 20 + [REFUSED] * 5 + [ANSWERED] * 30
-            assert engine.replicas.supervisors[0].num_restarts == 2
+            assert engine.running.replicas.supervisors[0].num_restarts == 2
             changed = PARAMS.with_changes(max_tokens=21, seed=1)
             assert await ask(engine, "Crash", changed) == REFUSED
 
@@ -64,7 +64,7 @@ def test_six_poisons_at_once_are_refused_and_do_not_use_up_the_restarts() -> Non
             poisons = [f"C{number}" for number in range(6)]
             answers = await ask_all(engine, [*poisons, "an innocent", "another one"])
             assert answers == [REFUSED] * 6 + [ANSWERED] * 2
-            [supervisor] = engine.replicas.supervisors
+            [supervisor] = engine.running.replicas.supervisors
             assert supervisor.num_restarts > 6, "together or one by one, and then each alone"
             assert supervisor.failure is None
 
@@ -74,7 +74,7 @@ def test_six_poisons_at_once_are_refused_and_do_not_use_up_the_restarts() -> Non
 def test_a_request_is_no_suspect_of_a_kill_from_outside() -> None:
     async def run() -> None:
         async with toy_process(max_restarts=9) as engine:
-            [supervisor] = engine.replicas.supervisors
+            [supervisor] = engine.running.replicas.supervisors
             long = PARAMS.with_changes(max_tokens=100)
             for _ in range(3):
                 asked = asyncio.create_task(ask(engine, "an innocent", long))
@@ -88,7 +88,7 @@ def test_a_request_is_no_suspect_of_a_kill_from_outside() -> None:
 def test_a_poison_whose_client_has_left_is_still_known() -> None:
     async def run() -> None:
         async with toy_process(stall_timeout=0.5) as engine:
-            [supervisor] = engine.replicas.supervisors
+            [supervisor] = engine.running.replicas.supervisors
             for number in range(2):
                 stream = await engine.submit("Hang", PARAMS)
                 await until(lambda: board_of(supervisor).in_work())

@@ -51,7 +51,7 @@ def http(served: Served) -> Iterator[httpx.Client]:
 
 
 def pid_of(served: Served, replica: int) -> int:
-    return int(served.engine.replicas.supervisors[replica].link.pid)
+    return int(served.engine.running.replicas.supervisors[replica].link.pid)
 
 
 class RecordedEvents(logging.Handler):
@@ -238,9 +238,9 @@ def test_a_replica_that_is_given_up_leaves_the_others_serving_until_the_end() ->
         if hasattr(os, "sched_getaffinity"):
             assert os.sched_getaffinity(pid) == {cpus[-1]}
         os.kill(pid_of(served, 0), signal.SIGKILL)
-        served.run(served.engine.replicas.supervisors[0].given_up.wait())
+        served.run(served.engine.running.replicas.supervisors[0].given_up.wait())
         assert [fields["engine"] for name, fields in events if name == "engine_given_up"] == [0]
-        assert served.engine.replicas.failure is None
+        assert served.engine.running.replicas.failure is None
         assert http.get("/ready").status_code == 200
         asking = Asking(served, "one", "two", max_tokens=800)
         served.wait_until(lambda load: running(load) == [0, 2])

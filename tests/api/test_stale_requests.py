@@ -23,7 +23,7 @@ def test_it_refuses_requests_that_were_checked_for_the_old_one_and_serves_the_ne
         async with toy_process(places=places, num_gpu_blocks_override=2048) as engine:
             assert engine.max_model_len == 8192
             stream = await engine.submit([1], long)
-            supervisors = engine.replicas.supervisors
+            supervisors = engine.running.replicas.supervisors
             [owner] = [one for one in supervisors if one.link and one.link.open_requests]
             [other] = set(supervisors) - {owner}
             monkeypatch.setenv(NUM_BLOCKS, "16")

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenmill.backends.text.tokenizer import HFTokenizer
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.shell.local_engine import EngineParts, local_engine
 
 from .serving import Served, SteeredExecutor, serve_engine
 from .test_errors import chat, check_error
@@ -46,7 +46,7 @@ def with_tools() -> Iterator[Served]:
             plugins=PluginHost.load(config),
         )
 
-    with serve_engine(EngineShell(EngineConfig(disable_log_stats=True), build)) as served:
+    with serve_engine(local_engine(EngineConfig(disable_log_stats=True), build)) as served:
         yield served
 
 

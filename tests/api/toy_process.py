@@ -20,9 +20,10 @@ from tokenmill.core.errors import DeviceError
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress
 from tokenmill.core.plan import StepPlan, StepResult
-from tokenmill.core.remote.client import RemoteEngine
-from tokenmill.core.remote.host import run_engine
-from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.shell.engine_shell import EngineShell
+from tokenmill.core.shell.local_engine import EngineParts, local_engine
+from tokenmill.core.supervised.client import supervised_engine
+from tokenmill.core.supervised.engine_process import run_engine
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
@@ -102,7 +103,7 @@ class FaultyPlugin:
 
     @hookimpl
     def admit(self, request: Any) -> Refusal | None:
-        fault = IN_PLUGIN.get(request.user)
+        fault = IN_PLUGIN.get(request.options.user)
         if fault is not None:
             fault()
         return None
@@ -141,7 +142,7 @@ def make_engine(config: EngineConfig, progress: Progress) -> EngineShell:
             plugins=PluginHost.load(config, extra=[FaultyPlugin()]),
         )
 
-    return EngineShell(config, build, progress)
+    return local_engine(config, build, progress)
 
 
 def run(control: socket.socket, logs: socket.socket) -> None:
@@ -149,8 +150,8 @@ def run(control: socket.socket, logs: socket.socket) -> None:
     run_engine(control, logs, make_engine)
 
 
-def toy_process(**options: Any) -> RemoteEngine:
-    """An engine process that was not started; `options` of RemoteEngine and of EngineConfig."""
+def toy_process(**options: Any) -> EngineShell:
+    """An engine process that was not started; `options` of SupervisedEngine and of EngineConfig."""
     names = ("stall_timeout", "max_restarts", "places")
     own = {name: options.pop(name) for name in names if name in options}
     size = len(own.get("places", (None,)))
@@ -158,9 +159,9 @@ def toy_process(**options: Any) -> RemoteEngine:
     return toy_engine(config, **own)
 
 
-def toy_engine(config: EngineConfig, **own: Any) -> RemoteEngine:
-    """A RemoteEngine of toys that was not started."""
-    return RemoteEngine(
+def toy_engine(config: EngineConfig, **own: Any) -> EngineShell:
+    """An engine of toys in a process of its own, not started."""
+    return supervised_engine(
         config,
         target=f"{__name__}:run",
         load_tokenizer=lambda config: ToyTokenizer(),

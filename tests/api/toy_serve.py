@@ -8,13 +8,12 @@ from typing import Any
 from tokenmill.api import cli, server
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Progress
-from tokenmill.core.remote.client import RemoteEngine
 from tokenmill.core.shell.engine_shell import EngineShell
 
 from .toy_process import make_engine, toy_engine
 
 
-def build_toy(config: EngineConfig, progress: Progress, **options: Any) -> RemoteEngine:
+def build_toy(config: EngineConfig, progress: Progress, **options: Any) -> EngineShell:
     return toy_engine(config, progress=progress, **options)
 
 
@@ -23,5 +22,5 @@ def build_toy_here(config: EngineConfig, progress: Progress, **options: Any) -> 
 
 
 if __name__ == "__main__":
-    server.build_remote_engine, server.build_engine = build_toy, build_toy_here
+    server.build_supervised_engine, server.build_engine = build_toy, build_toy_here
     sys.exit(cli.main(["serve", "--port", "0", *sys.argv[1:]]))

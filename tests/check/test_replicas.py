@@ -21,13 +21,13 @@ from tests.backends.tiny import make_prompt
 from tests.backends.tiny_checkpoints import TARGET, write_model
 from tests.server_process import running_server
 from tokenmill import LLM, AsyncEngine, EngineStoppedError, OutputKind, SamplingParams
-from tokenmill.assembly import build_remote_engine
+from tokenmill.assembly import build_supervised_engine
 from tokenmill.config import CompilationConfig, CompilationLevel
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.processes.place import Place
-from tokenmill.core.remote.client import RemoteEngine
+from tokenmill.core.shell.engine_shell import EngineShell
 
 NUM_FAILURES = 20
 FAULTS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
@@ -46,9 +46,9 @@ PAIRS: dict[str, dict[str, Any]] = {
 }
 
 
-def replicas(**options: Any) -> RemoteEngine:
+def replicas(**options: Any) -> EngineShell:
     config = EngineConfig(dtype="float32", data_parallel_size=2, disable_log_stats=True, **options)
-    return build_remote_engine(config, no_progress, stall_timeout=10.0, max_restarts=100)
+    return build_supervised_engine(config, no_progress, stall_timeout=10.0, max_restarts=100)
 
 
 def prompts(number: int = 16) -> list[list[int]]:
@@ -88,7 +88,9 @@ def test_replicas_generate_the_tokens_of_one_engine(pair: str) -> None:
             assert await answers(engine) == expected
             assert await answers(engine) == expected, "with a full prefix cache"
             await engine.refresh()
-            served = [one.board.progress.num_finished > 0 for _, one in engine.replicas.serving()]
+            served = [
+                one.board.progress.num_finished > 0 for _, one in engine.running.replicas.serving()
+            ]
             assert served == [True, True]
 
     asyncio.run(compare())
@@ -135,14 +137,14 @@ async def toy_answers(engine: EngineClient) -> list[tuple[int, ...]]:
     return await asyncio.gather(*(whole(engine, [97, 98, i], params) for i in range(8)))
 
 
-async def fail_one(engine: RemoteEngine, number: int, expected: list[tuple[int, ...]]) -> bool:
+async def fail_one(engine: EngineShell, number: int, expected: list[tuple[int, ...]]) -> bool:
     """Let a replica fail while both have work. Returns whether the begun stream was lost."""
     await wait_until_all_serve(engine)
     begun = engine.generate(f"story {number}", SamplingParams(max_tokens=200, ignore_eos=True))
     await anext(begun)
     others = asyncio.ensure_future(toy_answers(engine))
     await asyncio.sleep(random.Random(number).uniform(0, 0.3))
-    link = engine.replicas.supervisors[number % 2].ready_link
+    link = engine.running.replicas.supervisors[number % 2].ready_link
     assert link is not None
     os.kill(link.pid, FAULTS[number % len(FAULTS)])
     assert await asyncio.wait_for(others, PATIENCE) == expected
@@ -157,7 +159,7 @@ async def fail_one(engine: RemoteEngine, number: int, expected: list[tuple[int, 
     return False
 
 
-async def wait_until_all_serve(engine: RemoteEngine) -> None:
+async def wait_until_all_serve(engine: EngineShell) -> None:
     end = time.monotonic() + PATIENCE
     while not all(load.is_alive for load in engine.load().replicas):
         assert time.monotonic() < end

@@ -245,7 +245,7 @@ async def _in_a_process(place: Place) -> Outcome:
                 pass
             await engine.refresh()
             [plugin] = [one for one in engine.plugins() if one.name == NAME]
-            [supervisor] = engine.replicas.supervisors
+            [supervisor] = engine.running.replicas.supervisors
             num_restarts = supervisor.num_restarts
     lost = [line for line in log if line.startswith("engine_lost")]
     if num_restarts != 1 or len(lost) != 1 or f"{place.hook!r}" not in lost[0]:
@@ -264,7 +264,7 @@ async def _until_lost(engine: Any) -> Exception | None:
         await engine.refresh()
     except TokenmillError as found:
         error = found
-    [supervisor] = engine.replicas.supervisors
-    back = until(lambda: supervisor.num_restarts and engine.replicas.serving())
+    [supervisor] = engine.running.replicas.supervisors
+    back = until(lambda: supervisor.num_restarts and engine.running.replicas.serving())
     await asyncio.wait_for(back, PATIENCE)
     return error

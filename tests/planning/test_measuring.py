@@ -15,7 +15,7 @@ from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Computation
 from tokenmill.core.plan import StepPlan, StepResult
-from tokenmill.core.shell.engine_shell import EngineParts
+from tokenmill.core.shell.local_engine import EngineParts
 from tokenmill.planning.measuring import measure_step_times
 from tokenmill.planning.probes import PlanMaker, knots_up_to, probes_to_check, probes_to_fit
 from tokenmill.planning.step_time import StepTimeModel, StepTimes, StepWork

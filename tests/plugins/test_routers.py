@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from tokenmill.core.remote.link import IDLE
-from tokenmill.core.remote.routing import Routed
 from tokenmill.core.request_options import RequestOptions
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.shell.checking import check_ids
+from tokenmill.core.supervised.link import IDLE
+from tokenmill.core.supervised.routing import Routed
 from tokenmill.plugin import ReplicaView, RoutedRequest
 from tokenmill.plugins.routers.least_loaded import LeastLoaded
 from tokenmill.plugins.routers.prefix_aware import PrefixAware, PrefixAwareOptions

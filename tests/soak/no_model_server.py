@@ -18,9 +18,10 @@ from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress, Tokenizer
 from tokenmill.core.log import get_logger
 from tokenmill.core.processes.free_memory import share_heaps
-from tokenmill.core.remote.client import RemoteEngine
-from tokenmill.core.remote.host import run_engine
-from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.shell.engine_shell import EngineShell
+from tokenmill.core.shell.local_engine import EngineParts, local_engine
+from tokenmill.core.supervised.client import supervised_engine
+from tokenmill.core.supervised.engine_process import run_engine
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 VOCAB_SIZE = 49_152
@@ -36,7 +37,7 @@ def make_engine(config: EngineConfig, progress: Progress) -> EngineShell:
         plugins = PluginHost.load(config)
         return EngineParts(executor=executor, tokenizer=tokenizer_of(config), plugins=plugins)
 
-    return EngineShell(config, build, progress)
+    return local_engine(config, build, progress)
 
 
 def run(control: socket.socket, logs: socket.socket) -> None:
@@ -49,7 +50,7 @@ def tokenizer_of(config: EngineConfig) -> Tokenizer:
 
 
 async def serve() -> None:
-    engine = RemoteEngine(
+    engine = supervised_engine(
         EngineConfig(served_model_name=NAME, disable_log_stats=True),
         target="tests.soak.no_model_server:run",
         load_tokenizer=tokenizer_of,

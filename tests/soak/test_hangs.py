@@ -46,7 +46,7 @@ def test_on_a_busy_machine_no_step_of_ten_thousand_is_taken_for_a_hang(
 
     async def run() -> None:
         async with toy_process(max_model_len=2 * TOKENS, num_gpu_blocks_override=1024) as engine:
-            [supervisor] = engine.replicas.supervisors
+            [supervisor] = engine.running.replicas.supervisors
             longest = 0.0
             for number in range(NUM_STEPS // TOKENS):
                 async for _ in engine.generate(f"story {number}", params):

@@ -25,14 +25,14 @@ from tests.oracle.comparison import check_what_took_place, find_near_ties
 from tests.oracle.reference import ReferenceCase, gap
 from tests.oracle.settings import MODES, SCHEDULERS, Setting
 from tokenmill import OutputKind, SamplingParams
-from tokenmill.assembly import build_parts, build_remote_engine
+from tokenmill.assembly import build_parts, build_supervised_engine
 from tokenmill.backends.weights.config.kv_groups import MAX_GROUPS
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Executor, ModelInfo, no_progress
 from tokenmill.core.plan import StepPlan
-from tokenmill.core.shell.engine_shell import fit_max_model_len, make_core
+from tokenmill.core.shell.new_core import fit_max_model_len, make_core
 from tokenmill.testing.engine_driver import STEP_SECONDS, EngineDriver
 
 BLOCK_SIZE = 16
@@ -289,9 +289,11 @@ async def answer(config: EngineConfig, cases: Sequence[ReferenceCase]) -> list[t
         [output] = [output async for output in stream]
         return output.outputs[0].token_ids
 
-    engine = build_remote_engine(config, no_progress, stall_timeout=60.0, max_restarts=0)
+    engine = build_supervised_engine(config, no_progress, stall_timeout=60.0, max_restarts=0)
     async with engine:
         found = await asyncio.gather(*(ask(engine, case) for case in cases))
         await engine.refresh()
-        assert all(one.board.progress.num_finished > 0 for _, one in engine.replicas.serving())
+        assert all(
+            one.board.progress.num_finished > 0 for _, one in engine.running.replicas.serving()
+        )
         return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.contract.client import EngineClient
 from ...core.sampling_params import OutputKind, SamplingParams
-from ...core.shell.sampling_defaults import sampling_defaults
+from ...core.shell.checking import sampling_defaults
 from ..http.errors import APIError
 from .reading.bodies import ChatBody, CompletionBody, SamplingFields
 from .reading.grammar_fields import read_grammar

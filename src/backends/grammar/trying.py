@@ -73,9 +73,8 @@ class Trial:
         return self._child
 
     def _bury(self, child: Child) -> Verdict | None:
-        child.wait(0.5)
-        child.kill()
         end = child.describe_end()
+        child.kill()
         log.warning("grammar_worker_ended", how=end, backend=self._start.factory)
         self._child = None
         return Verdict(error=_DEATHS[end]) if end in _DEATHS else None

@@ -6,7 +6,6 @@ It compiles each grammar and fills a first mask. It may die of it: its time and 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import resource
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 import msgspec
 
 from ...core.grammar import Grammar
+from ...core.processes.entry import import_by_name
 from ...core.processes.frames import receive, send
 from .base import GrammarBackend, GrammarError, GrammarSpec, MaskedRows
 from .grammars import allow_all
@@ -88,12 +88,6 @@ def _make(start: WorkerStart) -> tuple[GrammarBackend, int]:
         arguments.append(import_by_name(start.options_type)(**(start.options or {})))
     backend: GrammarBackend = factory(*arguments)(start.spec)
     return backend, start.spec.num_words
-
-
-def import_by_name(name: str) -> Any:
-    """The object that "package.module:name" names."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def _limit_memory() -> None:

@@ -5,9 +5,7 @@ The interface is small, because the engine may be in another process.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -155,7 +153,7 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def generate(
+    def generate(
         self,
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | None = None,
@@ -169,12 +167,9 @@ class EngineClient(Protocol):
         Raises what `submit` raises, RequestFailedError if the request could not be finished, and
         EngineStoppedError if the engine is lost.
         """
-        stream = await self.submit(prompt, sampling_params, options, **fields)
-        async with aclosing(stream):
-            async for output in stream:
-                yield output
+        ...
 
-    async def chat(
+    def chat(
         self,
         messages: Sequence[ChatMessage],
         sampling_params: SamplingParams | None = None,
@@ -194,16 +189,7 @@ class EngineClient(Protocol):
         for example `{"enable_thinking": False}`. Raises what `generate` raises, and
         InvalidRequestError without a chat template, or for messages that it refuses.
         """
-        prompt = await asyncio.to_thread(
-            self.tokenizer.encode_chat,
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            template_kwargs=chat_template_kwargs,
-        )
-        async with aclosing(self.generate(prompt, sampling_params, options, **fields)) as outputs:
-            async for output in outputs:
-                yield output
+        ...
 
     async def abort(self, request_id: str) -> None:
         """End a request early, with finish_reason "abort". Unknown ids are ignored.
@@ -217,7 +203,7 @@ class EngineClient(Protocol):
 
         Does not wait for an engine that hangs: then they answer what was known last.
         """
-        return None
+        ...
 
     def load(self) -> Load:
         """How busy the engine is at this moment."""

@@ -67,7 +67,8 @@ class EngineCore:
         self._plugins = plugins
         self._step_tokens = limits.max_num_batched_tokens
         self._max_num_queued_reqs = max_num_queued_reqs
-        self._max_inflight = max_inflight if num_stages == 1 else num_stages
+        self.max_open_plans = max_inflight if num_stages == 1 else num_stages
+        """Maximum number of plans that are neither committed nor failed."""
         self._continues_open_plans = num_stages == 1 and max_inflight > 1
         self._drafts = (
             None
@@ -265,7 +266,7 @@ class EngineCore:
         if not (self.num_running or self.num_waiting):
             self._planner.waiting_since = None
             return None
-        if len(self._open) >= self._max_inflight:
+        if len(self._open) >= self.max_open_plans:
             return None
         if self._open and not self._may_follow(self._open[-1]):
             return None

@@ -17,6 +17,8 @@ from typing import Self
 
 ENTRY = f"{__package__}.entry"
 STDERR = 2
+END_SECONDS = 0.5
+"""Time that a process whose socket is closed has to end, so that it is known how it ended."""
 KILL_SECONDS = 5.0
 """Time that the kernel gets to end a killed process. Freeing a large memory takes a second."""
 
@@ -81,7 +83,11 @@ class Child:
         return -status if status is not None and status < 0 else None
 
     def describe_end(self) -> str:
-        """How the process ended, for a log: "killed by SIGSEGV", "ended with status 3"."""
+        """How the process ended, for a log: "killed by SIGSEGV", "ended with status 3".
+
+        Waits up to END_SECONDS for its end, because its sockets close earlier.
+        """
+        self.wait(END_SECONDS)
         status = self._process.poll()
         return "still runs" if status is None else describe_status(status)
 

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 THREAD = "tokenmill-lifeline"
 
@@ -22,9 +23,13 @@ def main(arguments: Sequence[str]) -> None:
     target, lifeline, *sockets = arguments
     die_with_parent(int(lifeline))
     _leave_signals_to_parent()
-    module, _, function = target.partition(":")
-    run = getattr(importlib.import_module(module), function)
-    run(*(_own_socket(int(handle)) for handle in sockets))
+    import_by_name(target)(*(_own_socket(int(handle)) for handle in sockets))
+
+
+def import_by_name(name: str) -> Any:
+    """The object that "package.module:name" names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _own_socket(handle: int) -> socket.socket:

@@ -6,8 +6,9 @@ An engine checks only what it alone knows: the grammar, logits processors and it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..config import EngineConfig
 from ..errors import EngineStoppedError, InvalidRequestError
@@ -257,3 +258,19 @@ def _check_id(token_id: int, vocab_size: int, param: str) -> None:
             f"(0 to {vocab_size - 1})",
             param=param,
         )
+
+
+def default_sampling_params(
+    config: EngineConfig, info: ModelInfo, given: Mapping[str, object]
+) -> SamplingParams:
+    """The sampling defaults, overridden by the given values. None counts as not given."""
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return SamplingParams(**{**sampling_defaults(config, info), **chosen})
+
+
+def sampling_defaults(config: EngineConfig, info: ModelInfo) -> dict[str, Any]:
+    """The defaults of the model and of --override-generation-config."""
+    own = info.sampling_defaults if config.generation_config == "auto" else {}
+    overrides = config.override_generation_config or {}
+    assert isinstance(overrides, Mapping), "EngineConfig has read it"
+    return {**own, **overrides}

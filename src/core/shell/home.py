@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 
-from ..errors import WrongContextError
+from ..errors import EngineStoppedError, WrongContextError
+
+DRAINING = "the engine is shutting down and accepts no new requests"
 
 
 class Process:
@@ -54,6 +56,25 @@ class Home:
                 "the engine was started in another event loop: use it in the same asyncio.run, or "
                 "call asyncio.run_coroutine_threadsafe with its loop"
             )
+
+
+class Life:
+    """The event loop of an engine, and how far its end is."""
+
+    def __init__(self) -> None:
+        self.home = Home()
+        self.is_draining = False
+        self.is_closed = False
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it takes no more requests."""
+        return self.is_draining or self.is_closed
+
+    def check_accepting(self) -> None:
+        """Raise EngineStoppedError if it takes no more requests."""
+        if self.is_ending:
+            raise EngineStoppedError(DRAINING)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

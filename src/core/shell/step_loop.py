@@ -1,15 +1,11 @@
-"""The engine loop: plan a step, run it on the device thread, commit it, deliver its tokens.
-
-Tokens are delivered while the next step runs.
-"""
+"""The engine loop: takes turns while there is work, and delivers the tokens of each step."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -26,11 +22,11 @@ from ..errors import (
 from ..interfaces import Executor
 from ..log import get_logger
 from ..outputs import FinishReason
-from ..plan import StepPlan, StepResult, check_result
 from ..processes.board import Board
+from .device_steps import DeviceSteps
 from .new_requests import engine_ids
 from .output_stream import Completion, OutputStream
-from .step_times import StepTimes
+from .overlap import OneAhead, OneByOne
 
 log = get_logger("engine")
 
@@ -38,8 +34,6 @@ MAX_LIVE_PROMPT_LOGPROBS = 1 << 20
 """Log-probabilities of prompt tokens that all live requests may hold: 100 MB."""
 RETRY_SECONDS = 0.05
 """Time after which the loop calls `plan` again if there is work that could not be planned."""
-MAX_NAMED = 8
-"""Maximum number of requests that the log line of a failed step names."""
 
 
 def stopped_by(reason: str) -> EngineStoppedError:
@@ -47,26 +41,8 @@ def stopped_by(reason: str) -> EngineStoppedError:
     return EngineStoppedError("the engine stopped", reason=reason)
 
 
-def _compute(result: Callable[[], StepResult]) -> StepResult:
-    try:
-        return result()
-    except Exception:
-        raise
-    except CONTAINED as error:
-        raise _as_exception(error) from error
-
-
-def _as_exception(error: BaseException) -> Exception:
-    """An exception that neither ends nor cancels the loop that awaits it."""
-    if isinstance(error, Exception):
-        return error
-    found = RuntimeError(f"{type(error).__name__}: {error}")
-    found.__cause__ = error
-    return found
-
-
 class StepLoop:
-    """Drives one EngineCore and its executor, and delivers the results to the streams."""
+    """Drives one EngineCore, and delivers the results of its steps to the streams."""
 
     def __init__(
         self,
@@ -85,8 +61,9 @@ class StepLoop:
         self._suspects = {"plugins": list(plugins)} if plugins else {}
         """Fields of log events about failed computations."""
         self._executor = executor
-        self._device = device
-        self._open: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()
+        self._steps = DeviceSteps(core, executor, device, board, load_seconds, self._suspects)
+        turns: type[OneAhead | OneByOne] = OneAhead if core.max_open_plans > 1 else OneByOne
+        self._turns = turns(self._steps, self._may_plan, self._deliver)
         self._streams: dict[str, dict[int, OutputStream]] = {}
         """The streams of live requests, by request id and index of the prompt."""
         self._members: dict[str, tuple[OutputStream, Completion]] = {}
@@ -94,10 +71,6 @@ class StepLoop:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_stopping = False
-        self._last_progress = time.monotonic()
-        self._step_times = StepTimes(load_seconds)
-        self._num_tokens = 0
-        """Tokens of the step that the device computes."""
 
     # For the shell
 
@@ -121,16 +94,17 @@ class StepLoop:
         if stream.num_prompt_logprobs:
             self._check_prompt_logprobs(stream)
         if not self.core.has_work:
-            self._last_progress = time.monotonic()
+            self._steps.rest()
         self._board.add(stream.number)
         try:
             self.core.add(requests, time.monotonic())
         finally:
             self._board.add(0)
-        self._show_work(self.core.has_work)
+        self._steps.show_work(self.core.has_work)
         self._streams.setdefault(stream.request_id, {})[stream.prompt_index] = stream
         for request, completion in zip(requests, stream.completions, strict=True):
             self._members[request.engine_id] = stream, completion
+            self._steps.numbers[request.engine_id] = stream.number
         self._idle.clear()
         self._wake.set()
 
@@ -194,35 +168,19 @@ class StepLoop:
     @property
     def stalled_for(self) -> float:
         """Seconds since the last completed step while there was work; 0 when idle."""
-        return time.monotonic() - self._last_progress if self.core.has_work else 0.0
+        return self._steps.stalled_for
 
     @property
     def expected_step_seconds(self) -> float:
         """Maximum seconds that the current step is expected to take."""
-        return self._step_times.expected(self._num_tokens)
-
-    def _show_work(self, is_busy: bool) -> None:
-        self._board.work(is_busy, self.expected_step_seconds)
-
-    def _show_launch(self, plan: StepPlan) -> None:
-        self._board.launch(
-            (member[0].number, grant.start + grant.num_tokens)
-            for grant in plan.grants
-            if (member := self._members.get(grant.engine_id))
-        )
-
-    def _note_progress(self) -> None:
-        self._board.finish()
-        now = time.monotonic()
-        self._step_times.note(self._num_tokens, now - self._last_progress)
-        self._last_progress = now
+        return self._steps.expected_seconds
 
     # The loop
 
     async def run(self) -> None:
         """Serve until `stop`. An exception of the engine itself ends all requests and the loop."""
         try:
-            while not self._is_stopping or self._open:
+            while not self._is_stopping or self._turns.num_open:
                 await self._turn()
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
@@ -231,80 +189,14 @@ class StepLoop:
             self._die(f"the engine failed: {type(error).__name__}")
 
     async def _turn(self) -> None:
-        self._launch()
-        self._deliver(self.core.take_updates())
-        if self._open:
-            await self._finish_oldest()
-        else:
-            await self._sleep()
-
-    def _launch(self) -> None:
-        """Open as many plans as allowed. The device runs them in order."""
-        while self._may_launch() and (plan := self.core.plan(time.monotonic())) is not None:
-            self._open.append((plan, self._start(plan)))
-
-    def _start(self, plan: StepPlan) -> asyncio.Future[StepResult]:
-        """Launch a step. If the launch raises, the step counts as one that raised."""
-        loop = asyncio.get_running_loop()
-        self._show_launch(plan)
         try:
-            result = self._executor.launch(plan).result
-        except CONTAINED as error:
-            failed: asyncio.Future[StepResult] = loop.create_future()
-            failed.set_exception(_as_exception(error))
-            return failed
-        return loop.run_in_executor(self._device, _compute, result)
-
-    def _may_launch(self) -> bool:
-        """Whether another plan may be opened: only if every open plan is a plain decode step.
-
-        A new request waits for all open plans. With a prompt among them it would wait for two long
-        steps. If the model has stages, it waits for the first stage only.
-        """
-        if self._is_stopping or self._death is not None:
-            return False
-        if self._executor.info.num_stages > 1:
-            return True
-        return all(grant.num_tokens == 1 for plan, _ in self._open for grant in plan.grants)
-
-    async def _finish_oldest(self) -> None:
-        """Commit the oldest open step, then plan the next one, and only then deliver tokens.
-
-        In this order the device does not wait for the delivery.
-        """
-        plan, future = self._open.popleft()
-        self._num_tokens = plan.num_tokens
-        self._show_work(True)
-        try:
-            result = await future
-            check_result(result, plan)
+            if not await self._turns.take():
+                await self._sleep()
         except DeviceError as error:
-            self.core.fail(plan, "the device failed", time.monotonic())
             self._die(str(error))
-            return
-        except Exception as error:
-            self._log_failure(plan, error)
-            updates = self.core.fail(
-                plan, "the step that computed this request failed", time.monotonic()
-            )
-        else:
-            updates = self.core.commit(plan, result, time.monotonic())
-        self._note_progress()
-        self._launch()
-        self._deliver(updates)
 
-    def _log_failure(self, plan: StepPlan, error: Exception) -> None:
-        """Log a step that raised. While its requests are repeated in groups, the groups that raise
-        have no traceback: it is the same one."""
-        is_repeated = self.core.is_isolating and len(plan.grants) > 1
-        log.error(
-            "step_failed",
-            step_id=plan.step_id,
-            num_requests=len(plan.grants),
-            engine_ids=[grant.engine_id for grant in plan.grants[:MAX_NAMED]],
-            **self._suspects,
-            exc_info=None if is_repeated else error,
-        )
+    def _may_plan(self) -> bool:
+        return not self._is_stopping and self._death is None
 
     async def _sleep(self) -> None:
         now = time.monotonic()
@@ -313,7 +205,7 @@ class StepLoop:
         self._wake.clear()
         if self._is_stopping:
             return
-        self._show_work(self.core.has_work and self.core.wake_at is None)
+        self._steps.show_work(self.core.has_work and self.core.wake_at is None)
         timeout = None
         if self.core.has_work and self._death is None:
             timeout = (
@@ -322,7 +214,7 @@ class StepLoop:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), timeout)
         if self.core.wake_at is not None:  # the policy has waited, which is no step
-            self._last_progress = time.monotonic()
+            self._steps.rest()
 
     def _rest(self) -> None:
         if self.core.pool.num_held:
@@ -340,6 +232,7 @@ class StepLoop:
         self.abort_all()
         self._streams.clear()
         self._members.clear()
+        self._steps.numbers.clear()
         self._idle.set()
 
     # Outputs
@@ -393,11 +286,15 @@ class StepLoop:
                 stop_reason=found.stop_string,
             )
         if completion.finish_reason is not None:
-            del self._members[update.engine_id]
+            self._forget_choice(update.engine_id)
 
     def _fail(self, stream: OutputStream, message: str) -> None:
         """End a stream with an error, and abort all of its requests."""
         stream.fail(RequestFailedError(message))
         for request in stream.requests:
-            self._members.pop(request.engine_id, None)
+            self._forget_choice(request.engine_id)
             self.core.abort(request.engine_id, time.monotonic())
+
+    def _forget_choice(self, engine_id: str) -> None:
+        self._members.pop(engine_id, None)
+        self._steps.numbers.pop(engine_id, None)

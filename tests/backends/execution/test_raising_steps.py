@@ -20,7 +20,7 @@ from tokenmill.core.errors import RequestFailedError
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.shell.local_engine import EngineParts, local_engine
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
 from ..tiny import CONFIG, make_prompt
@@ -73,7 +73,7 @@ def answers(prompts: Sequence[Sequence[int]], **options: Any) -> tuple[list[Any]
         config = EngineConfig(
             device="cpu", dtype="float32", num_gpu_blocks_override=40, disable_log_stats=True
         )
-        async with EngineShell(replace(config, **options), build) as engine:
+        async with local_engine(replace(config, **options), build) as engine:
 
             async def tokens(prompt: Sequence[int]) -> tuple[int, ...]:
                 outputs = [o async for o in engine.generate(prompt, PARAMS)]

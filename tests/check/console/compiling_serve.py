@@ -18,9 +18,9 @@ from tokenmill.backends.machine.compiling import BuildError, build_once
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Progress
 from tokenmill.core.log import get_logger
-from tokenmill.core.remote.client import RemoteEngine
-from tokenmill.core.remote.host import run_engine
 from tokenmill.core.shell.engine_shell import EngineShell
+from tokenmill.core.supervised.client import supervised_engine
+from tokenmill.core.supervised.engine_process import run_engine
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
 LIBRARY = "libkernels.so"
@@ -47,8 +47,8 @@ def run(control: socket.socket, logs: socket.socket) -> None:
     run_engine(control, logs, make_compiling_engine)
 
 
-def build(config: EngineConfig, progress: Progress, **options: Any) -> RemoteEngine:
-    return RemoteEngine(
+def build(config: EngineConfig, progress: Progress, **options: Any) -> EngineShell:
+    return supervised_engine(
         config,
         target=f"{__spec__.name if __spec__ else __name__}:run",
         load_tokenizer=lambda config: ToyTokenizer(),
@@ -58,5 +58,5 @@ def build(config: EngineConfig, progress: Progress, **options: Any) -> RemoteEng
 
 
 if __name__ == "__main__":
-    server.build_remote_engine = build
+    server.build_supervised_engine = build
     sys.exit(cli.main(["serve", "--port", "0", *sys.argv[1:]]))

@@ -12,7 +12,7 @@ from tokenmill.core.contract.plugin_info import PluginInfo, Source
 from tokenmill.core.contract.routing import ReplicaView
 from tokenmill.core.errors import PluginError
 from tokenmill.core.host.routing import GuardedRouter, build_router
-from tokenmill.core.remote.link import IDLE
+from tokenmill.core.supervised.link import IDLE
 
 VIEWS = [ReplicaView(index=i, num_requests=3 - i, num_blocks=1, load=IDLE) for i in range(2)]
 REQUEST: Any = object()

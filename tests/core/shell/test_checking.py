@@ -31,9 +31,9 @@ async def test_an_engine_refuses_what_was_checked_for_more_tokens_or_another_voc
         request = check_ids(PROMPT, params, vocab_size=vocab_size, max_model_len=max_model_len)
         if is_stale:
             with pytest.raises(EngineStoppedError, match="send it again"):
-                await engine.queue(request, 0.0)
+                await engine.running.queue(request, None, 0.0)
         else:
-            assert [o async for o in await engine.queue(request, 0.0)][-1].finished
+            assert [o async for o in await engine.running.queue(request, None, 0.0)][-1].finished
 
 
 def test_only_the_check_makes_a_checked_request() -> None:

@@ -28,7 +28,8 @@ from tokenmill.core.outputs import FinishReason, RequestOutput
 from tokenmill.core.plan import RequestFailure, StepPlan, StepResult
 from tokenmill.core.processes.board import Board, board_bytes
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
-from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.shell.engine_shell import EngineShell
+from tokenmill.core.shell.local_engine import EngineParts, local_engine
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
@@ -50,7 +51,7 @@ def make_engine(
             plugins=PluginHost.load(config, extra=plugins),
         )
 
-    return EngineShell(EngineConfig(disable_log_stats=True, **options), build)
+    return local_engine(EngineConfig(disable_log_stats=True, **options), build)
 
 
 def in_event_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -465,7 +466,7 @@ async def test_several_engines_serve_side_by_side() -> None:
 @in_event_loop
 async def test_a_parent_reads_from_the_board_what_an_engine_has_done() -> None:
     engine = make_engine()
-    engine.board = board = Board(memoryview(bytearray(board_bytes(4))))
+    engine.running.board = board = Board(memoryview(bytearray(board_bytes(4))))
     async with engine:
         stream = await engine.submit(PROMPT, SamplingParams(max_tokens=3))
         assert [output async for output in stream][-1].finished

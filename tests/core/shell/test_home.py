@@ -71,7 +71,7 @@ def test_an_engine_does_not_outlive_the_event_loop_that_started_it() -> None:
     asyncio.run(engine.start())
     with pytest.raises(WrongContextError, match=r"another event loop.*same asyncio\.run"):
         asyncio.run(engine.close())
-    engine._device.shutdown()
+    engine.running._device.shutdown()
 
 
 def test_without_asyncio_it_does_not_start() -> None:

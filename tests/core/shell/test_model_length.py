@@ -9,7 +9,7 @@ import pytest
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
-from tokenmill.core.shell.engine_shell import fit_max_model_len
+from tokenmill.core.shell.new_core import fit_max_model_len
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 

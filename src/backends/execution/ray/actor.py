@@ -10,9 +10,9 @@ from typing import IO
 import msgspec
 import ray
 
+from ....core.processes.logs import forward_records
+from ....core.processes.messages import Stage
 from ....core.processes.shared_memory import unnamed_file
-from ....core.remote.logs import forward_records
-from ....core.remote.messages import Stage
 from ...machine.threads import count_usable_cores
 from ..workers.group import open_rendezvous
 from ..workers.worker import RankModel, answer_plan, load_or_refuse

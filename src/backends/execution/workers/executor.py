@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 import time
@@ -18,10 +17,10 @@ import msgspec
 from ....core.errors import DeviceError
 from ....core.interfaces import ModelInfo, Progress
 from ....core.plan import StepPlan, StepResult
+from ....core.processes.logs import current_level
 from ....core.processes.place import WHOLE_MACHINE
 from ....core.processes.shared_memory import unnamed_file
 from ....core.processes.stalls import Stall
-from ....core.remote.logs import ROOT
 from ...machine.device import choose_device, name_gpus
 from ...machine.places import place_ranks
 from ...machine.torch_threads import count_torch_threads
@@ -69,7 +68,7 @@ class MultiProcess:
             num_threads=max(1, count_torch_threads() // size),
             load_rank=spec.load_rank,
             config=spec.config,
-            log_level=logging.getLogger(ROOT).getEffectiveLevel(),
+            log_level=current_level(),
         )
         with ExitStack() as failing, ExitStack() as exchanges:
             store, rendezvous = open_private_rendezvous()

@@ -9,15 +9,13 @@ from multiprocessing.connection import wait
 
 from ....core.processes.child import spawn
 from ....core.processes.frames import receive, send
+from ....core.processes.logs import LogReceiver
+from ....core.processes.messages import NotStarted, Stage
+from ....core.processes.refusals import raised_by
 from ....core.processes.shared_memory import Channel, share_memory
-from ....core.remote.errors import raised_by
-from ....core.remote.logs import LogReceiver
-from ....core.remote.messages import NotStarted, Stage
 from .messages import Begin, Loaded, decode_from_worker, encode
 
 TARGET = f"{__package__}.worker:run_worker"
-END_SECONDS = 0.5
-"""Time that a process whose socket is closed has to end, so that the log can say how it ended."""
 
 
 def wait_for_logs(links: Sequence[WorkerLink], seconds: float) -> list[WorkerLink]:
@@ -86,7 +84,6 @@ class WorkerLink:
 
     def describe_end(self) -> str:
         """How the process ended, for example "killed by SIGSEGV"."""
-        self._child.wait(END_SECONDS)
         return self._child.describe_end()
 
     def kill(self) -> None:

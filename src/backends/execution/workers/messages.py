@@ -10,8 +10,8 @@ import msgspec
 from ....core.config import EngineConfig
 from ....core.interfaces import ModelInfo
 from ....core.plan import StepPlan, StepResult
+from ....core.processes.messages import Message, NotStarted, Stage
 from ....core.processes.place import WHOLE_MACHINE, Place
-from ....core.remote.messages import Message, NotStarted, Stage
 from ..identity import Identity
 
 PLAN, RESULT, RAISED, LOST = b"P", b"R", b"E", b"L"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import sys
@@ -18,10 +17,12 @@ from ....core.host.calling.start_limit import StartLimit
 from ....core.interfaces import Executor, Progress
 from ....core.log import get_logger
 from ....core.plan import StepResult
+from ....core.processes.entry import import_by_name
 from ....core.processes.frames import receive, send
+from ....core.processes.logs import forward_logs
+from ....core.processes.messages import NotStarted, Stage
+from ....core.processes.refusals import not_started
 from ....core.processes.shared_memory import Channel, SharedMemory, receive_memory
-from ....core.remote.logs import forward_logs
-from ....core.remote.messages import NotStarted, Stage
 from ..identity import Identity
 from .messages import (
     LOST,
@@ -87,15 +88,12 @@ def run_worker(control: socket.socket, logs: socket.socket) -> None:
 def load_or_refuse(begin: Begin, progress: Progress) -> RankModel | NotStarted:
     """Load the model with the function that `begin` names, or say why it cannot be loaded."""
     try:
-        module, _, name = begin.load_rank.partition(":")
-        load: LoadRank = getattr(importlib.import_module(module), name)
+        load: LoadRank = import_by_name(begin.load_rank)
         return load(begin, progress)
-    except TokenmillError as error:
-        return NotStarted(type(error).__name__, str(error))
     except CONTAINED as error:
-        log.exception("worker_not_started", rank=begin.rank)
-        text = f"worker {begin.rank} failed to start: {describe(error)}"
-        return NotStarted(TokenmillError.__name__, text)
+        if not isinstance(error, TokenmillError):
+            log.exception("worker_not_started", rank=begin.rank)
+        return not_started(error, f"worker {begin.rank}")
 
 
 def _beat(memory: SharedMemory) -> None:

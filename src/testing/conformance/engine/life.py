@@ -7,7 +7,8 @@ import asyncio
 from ....core.config import EngineConfig
 from ....core.host.plugin_host import PluginHost
 from ....core.sampling_params import SamplingParams
-from ....core.shell.engine_shell import EngineParts, EngineShell
+from ....core.shell.engine_shell import EngineShell
+from ....core.shell.local_engine import EngineParts, local_engine
 from ...simulated.executor import SimulatedExecutor
 from ...toy_tokenizer import ToyTokenizer
 
@@ -25,7 +26,7 @@ async def live_through(plugins: PluginHost) -> None:
         plugins=plugins,
     )
     async with asyncio.timeout(_TIMEOUT):
-        async with EngineShell(EngineConfig(max_num_seqs=4), lambda *_: parts) as engine:
+        async with local_engine(EngineConfig(max_num_seqs=4), lambda *_: parts) as engine:
             await asyncio.gather(*(_serve(engine, f"prompt number {i}") for i in range(6)))
             async for _ in engine.generate("given up at once", SamplingParams(max_tokens=20)):
                 break

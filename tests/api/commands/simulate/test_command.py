@@ -18,7 +18,7 @@ from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress
-from tokenmill.core.shell.engine_shell import EngineParts
+from tokenmill.core.shell.local_engine import EngineParts
 from tokenmill.planning.step_time import read_step_times
 from tokenmill.planning.workload import SyntheticWorkload
 from tokenmill.testing import ToyTokenizer

@@ -26,7 +26,7 @@ from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.processes.child import spawn
 from tokenmill.core.processes.frames import receive
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.shell.engine_shell import EngineParts, EngineShell
+from tokenmill.core.shell.local_engine import EngineParts, local_engine
 from tokenmill.testing.conformance.executor.checks import (
     SEED,
     VOCAB_SIZE,
@@ -229,7 +229,7 @@ def test_requests_of_a_lost_worker_get_an_error_and_the_engine_says_so(
         return EngineParts(executor=executor, tokenizer=ToyTokenizer(), plugins=plugins)
 
     async def serve() -> None:
-        async with EngineShell(EngineConfig(disable_log_stats=True), build) as engine:
+        async with local_engine(EngineConfig(disable_log_stats=True), build) as engine:
             params = SamplingParams(max_tokens=2000, ignore_eos=True)
             streams = [await engine.submit([1 + i, 2, 3], params) for i in range(4)]
             await anext(streams[0])

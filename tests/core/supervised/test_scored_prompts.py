@@ -12,20 +12,19 @@ from tests.core.shell.test_engine_shell import make_engine
 from tokenmill.core.plan import StepPlan, StepResult, TokenLogprobs
 from tokenmill.core.processes.board import Board, board_bytes
 from tokenmill.core.processes.frames import FrameReader, frame
-from tokenmill.core.remote.host import SCORED_TOKENS, EngineHost
-from tokenmill.core.remote.messages import (
-    Message,
+from tokenmill.core.processes.messages import Message, encode
+from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.shell.checking import CheckedRequest, check_ids
+from tokenmill.core.supervised.engine_process import SCORED_TOKENS, EngineProcess
+from tokenmill.core.supervised.messages import (
     Outputs,
     Ready,
     Scored,
     Stop,
     Submit,
     decode_from_engine,
-    encode,
 )
-from tokenmill.core.remote.stream import RemoteStream
-from tokenmill.core.sampling_params import OutputKind, SamplingParams
-from tokenmill.core.shell.checking import CheckedRequest, check_ids
+from tokenmill.core.supervised.stream import RemoteStream
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 PROMPT = tuple(range(3 * SCORED_TOKENS + 5))
@@ -54,7 +53,7 @@ async def answer(request: CheckedRequest) -> list[Message]:
     board = Board(memoryview(bytearray(board_bytes(8))))
     loop = asyncio.get_running_loop()
     theirs.setblocking(False)
-    _, host = await loop.create_connection(lambda: EngineHost(board), sock=theirs)
+    _, host = await loop.create_connection(lambda: EngineProcess(board), sock=theirs)
     engine = make_engine(Scoring(num_blocks=256, block_size=4))
     serving = asyncio.create_task(host.run(engine.config, lambda config, progress: engine))
     reader, writer = await asyncio.open_connection(sock=ours)

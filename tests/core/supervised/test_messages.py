@@ -8,33 +8,22 @@ import pytest
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import Load
-from tokenmill.core.errors import (
-    ConfigError,
-    InvalidRequestError,
-    OverloadedError,
-    PluginError,
-    RateLimitedError,
-    TokenmillError,
-)
 from tokenmill.core.grammar import Grammar
 from tokenmill.core.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
 from tokenmill.core.plan import TokenLogprobs
-from tokenmill.core.remote.errors import describe_refusal, raised_by
-from tokenmill.core.remote.messages import (
-    NotStarted,
+from tokenmill.core.processes.messages import Refused, encode
+from tokenmill.core.request_options import RequestOptions
+from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.shell.checking import NO_OPTIONS, CheckedRequest, check_ids
+from tokenmill.core.supervised.messages import (
     Output,
     Outputs,
-    Refused,
     Start,
     Submit,
     decode_from_engine,
     decode_to_engine,
-    encode,
 )
-from tokenmill.core.remote.stream import RemoteStream
-from tokenmill.core.request_options import RequestOptions
-from tokenmill.core.sampling_params import OutputKind, SamplingParams
-from tokenmill.core.shell.checking import NO_OPTIONS, CheckedRequest, check_ids
+from tokenmill.core.supervised.stream import RemoteStream
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 LOAD = Load(
@@ -112,27 +101,6 @@ def test_outputs_arrive_equal() -> None:
     failed = Output(5, None, Refused(5, "RequestFailedError", "no"))
     sent = Outputs(LOAD, (Output(3, output("ab", 5, 6)), Output(4, ended), failed))
     assert decode_from_engine(encode(sent)) == sent
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        InvalidRequestError("too hot", param="temperature"),
-        OverloadedError("full", retry_after=2.5),
-        RateLimitedError("slower", retry_after=30.0),
-        TokenmillError("else"),
-    ],
-)
-def test_refusals_arrive_as_the_same_exception(error: TokenmillError) -> None:
-    message = describe_refusal(3, error)
-    found = raised_by(decode_from_engine(encode(message)))  # type: ignore[arg-type]
-    assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
-
-
-def test_a_failed_start_arrives_as_the_same_kind_of_exception() -> None:
-    assert type(raised_by(NotStarted("PluginError", "broken"))) is PluginError
-    assert issubclass(PluginError, ConfigError)
-    assert type(raised_by(NotStarted("OSError", "unknown"))) is TokenmillError
 
 
 def stream_of(kind: OutputKind) -> RemoteStream:

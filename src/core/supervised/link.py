@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -21,30 +20,26 @@ from ..interfaces import Progress
 from ..log import get_logger
 from ..outputs import RequestOutput
 from ..processes.board import share_board
-from ..processes.child import Child, spawn
+from ..processes.child import END_SECONDS, Child, spawn
 from ..processes.crashes import is_crash, num_oom_kills
 from ..processes.frames import FrameReader, frame
+from ..processes.logs import LogReceiver, current_level
+from ..processes.messages import Message, NotStarted, Refused, Stage, encode
 from ..processes.place import Place
+from ..processes.refusals import raised_by
 from .crash_suspects import CrashSuspects
-from .errors import raised_by
-from .logs import ROOT, LogReceiver
 from .messages import (
     Accepted,
     Ask,
     End,
-    Message,
-    NotStarted,
     Outputs,
     Ready,
-    Refused,
     Report,
     Scored,
-    Stage,
     Start,
     Stop,
     Submit,
     decode_from_engine,
-    encode,
 )
 from .stream import RemoteStream
 
@@ -59,8 +54,6 @@ IDLE = Load(
     is_draining=False,
 )
 """The load of an engine that has not reported any."""
-END_SECONDS = 0.5
-"""Time that a process whose socket is closed has to end, so that it is known how it ended."""
 MAX_LEFT = 256
 """Maximum number of prompts to remember whose readers have left. The engine may compute them."""
 LOST = "the engine failed; it is started again"
@@ -133,8 +126,7 @@ class EngineLink(asyncio.Protocol):
             self._child.kill()
             self._child = None
             raise
-        level = logging.getLogger(ROOT).getEffectiveLevel()
-        self._send(Start(self._setup.config, level, self._setup.place))
+        self._send(Start(self._setup.config, current_level(), self._setup.place))
         return await self.ready
 
     async def _connect(self, control: socket.socket, logs: socket.socket) -> None:

@@ -19,7 +19,6 @@ from ..errors import (
     EngineStoppedError,
     RequestFailedError,
     TokenmillError,
-    describe,
 )
 from ..host.calling.start_limit import StartLimit
 from ..interfaces import Progress
@@ -27,27 +26,25 @@ from ..log import get_logger
 from ..plan import TokenLogprobs
 from ..processes.board import Board, receive_board
 from ..processes.frames import FrameReader, frame, receive
+from ..processes.logs import forward_logs
+from ..processes.messages import Message, Stage, encode
+from ..processes.refusals import describe_refusal, not_started
 from ..shell.engine_shell import EngineShell
+from ..shell.local_engine import LocalEngine
 from ..shell.output_stream import OutputStream
-from .errors import describe_refusal
-from .logs import forward_logs
 from .messages import (
     Accepted,
     Ask,
     End,
-    Message,
-    NotStarted,
     Output,
     Outputs,
     Ready,
     Report,
     Scored,
-    Stage,
     Start,
     Stop,
     Submit,
     decode_to_engine,
-    encode,
 )
 
 BEAT_SECONDS = 0.25
@@ -85,11 +82,11 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     control.setblocking(False)
-    _, host = await loop.create_connection(lambda: EngineHost(board), sock=control)
-    await host.run(config, make_engine)
+    _, process = await loop.create_connection(lambda: EngineProcess(board), sock=control)
+    await process.run(config, make_engine)
 
 
-class EngineHost(asyncio.Protocol):
+class EngineProcess(asyncio.Protocol):
     """Serves one engine over one connection."""
 
     def __init__(self, board: Board) -> None:
@@ -112,19 +109,19 @@ class EngineHost(asyncio.Protocol):
         try:
             with StartLimit(config.plugin_start_timeout, self._board.show_plugin):
                 self._engine = make_engine(config, self._show_progress)
-                self._engine.board = self._board
+                running = self._engine.running
+                assert isinstance(running, LocalEngine)
+                self._running, running.board = running, self._board
                 await self._engine.start()
-        except TokenmillError as error:
-            self._send(NotStarted(type(error).__name__, str(error)))
         except CONTAINED_WHILE_WAITING as error:
-            log.exception("engine_not_started")
-            text = f"the engine failed to start: {describe(error)}"
-            self._send(NotStarted(TokenmillError.__name__, text))
+            if not isinstance(error, TokenmillError):
+                log.exception("engine_not_started")
+            self._send(not_started(error, "the engine"))
         else:
             gc.collect()
             gc.freeze()  # what stays: looking through it again takes as long as steps
             self._send(Ready(self._engine.info, self._engine.max_model_len))
-            self._engine.prepare_grammars()
+            self._running.prepare_grammars()
             await self._beat()
             await self._engine.close()
         self._transport.close()  # sends what is left
@@ -183,7 +180,9 @@ class EngineHost(asyncio.Protocol):
     async def _submit(self, message: Submit) -> None:
         number = message.number
         try:
-            stream = await self._engine.queue(message.request, time.monotonic(), number=number)
+            stream = await self._running.queue(
+                message.request, None, time.monotonic(), number=number
+            )
         except CONTAINED_WHILE_WAITING as error:
             if not isinstance(error, TokenmillError):
                 log.exception("submit_failed")

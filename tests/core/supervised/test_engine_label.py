@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tokenmill.core.remote.engine_label import join_metrics
+from tokenmill.core.supervised.engine_label import join_metrics
 
 from .test_counters import metrics
 

@@ -90,6 +90,11 @@ def forward_records(send: Callable[[bytes], None], level: int) -> None:
         logger.propagate = False
 
 
+def current_level() -> int:
+    """The level of tokenmill's records in this process, which its children take over."""
+    return logging.getLogger(ROOT).getEffectiveLevel()
+
+
 class LogReceiver:
     """Handles the records that arrive on a non-blocking socket, in this process's way."""
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..errors import EngineStoppedError, OverloadedError, RateLimitedError, TokenmillError
 from ..host.routing import GuardedRouter
 from ..log import get_logger
-from ..shell.engine_shell import DRAINING
+from ..shell.home import DRAINING
 from .crash_suspects import CrashSuspects, SuspectWaitsError
 from .link import LOST, EngineLink
 from .replicas import Replicas

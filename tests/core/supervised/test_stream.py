@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from tokenmill.core.outputs import CompletionOutput, FinishReason, RequestOutput
-from tokenmill.core.remote.stream import RemoteStream
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
 from tokenmill.core.shell.checking import check_ids
+from tokenmill.core.supervised.stream import RemoteStream
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tokenmill.core.remote.counters import SurvivingCounters
+from tokenmill.core.supervised.counters import SurvivingCounters
 
 
 def metrics(tokens: int, running: int, *labels: str) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 
 from tokenmill.core.errors import InvalidRequestError
 from tokenmill.core.processes.restarts import PERIOD
-from tokenmill.core.remote.crash_suspects import MAX_SUSPECTS, CrashSuspects
+from tokenmill.core.supervised.crash_suspects import MAX_SUSPECTS, CrashSuspects
 
 POISON, INNOCENT, OTHER = b"poison", b"innocent", b"other"
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from tokenmill.core.remote.logs import Forwarder, LogReceiver, send_parts
+from tokenmill.core.processes.logs import Forwarder, LogReceiver, send_parts
 
 MOST_BYTES = 2048
 """Maximum of a datagram on macOS."""

@@ -17,6 +17,14 @@ def describe_refusal(number: int, error: errors.TokenmillError) -> Refused:
     )
 
 
+def not_started(error: BaseException, who: str) -> NotStarted:
+    """The message for an exception of the start of a process."""
+    if isinstance(error, errors.TokenmillError):
+        return NotStarted(type(error).__name__, str(error))
+    text = f"{who} failed to start: {errors.describe(error)}"
+    return NotStarted(errors.TokenmillError.__name__, text)
+
+
 def raised_by(message: Refused | NotStarted) -> errors.TokenmillError:
     """The exception that a message describes."""
     kind: type[errors.TokenmillError] = getattr(errors, message.error, errors.TokenmillError)

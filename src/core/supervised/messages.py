@@ -1,7 +1,6 @@
 """Messages between a client's process and the engine's process, in msgpack.
 
-Requests carry a number that the client chooses. Both sides come from the same installation, so the
-messages have no version.
+Requests carry a number that the client chooses.
 """
 
 from __future__ import annotations
@@ -14,13 +13,9 @@ from ..contract.plugin_info import HookStats, PluginInfo
 from ..interfaces import ModelInfo
 from ..outputs import RequestOutput
 from ..plan import TokenLogprobs
+from ..processes.messages import Message, NotStarted, Refused, Stage
 from ..processes.place import WHOLE_MACHINE, Place
 from ..shell.checking import CheckedRequest
-
-
-class Message(msgspec.Struct, array_like=True, frozen=True, tag=True):
-    """A message. Its name goes first, then its fields in order."""
-
 
 # From the client
 
@@ -60,13 +55,6 @@ class Stop(Message, frozen=True):
 # From the engine
 
 
-class Stage(Message, frozen=True):
-    """Progress of the start: a stage, and the fraction of it that is done."""
-
-    name: str
-    fraction: float
-
-
 class Ready(Message, frozen=True):
     """The engine is started."""
 
@@ -74,28 +62,10 @@ class Ready(Message, frozen=True):
     max_model_len: int
 
 
-class NotStarted(Message, frozen=True):
-    """The engine cannot be started. The process ends."""
-
-    error: str
-    """Name of a class in core/errors.py."""
-    text: str
-
-
 class Accepted(Message, frozen=True):
     number: int
     request_id: str
     ignored_keywords: tuple[str, ...] = ()
-
-
-class Refused(Message, frozen=True):
-    """A request was not accepted. The fields are those of the exception."""
-
-    number: int
-    error: str
-    text: str
-    param: str | None = None
-    retry_after: float = 1.0
 
 
 class Scored(Message, frozen=True):
@@ -135,6 +105,5 @@ class Report(Message, frozen=True):
 ToEngine = Start | Submit | End | Ask | Stop
 FromEngine = Stage | Ready | NotStarted | Accepted | Refused | Scored | Outputs | Report
 
-encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
