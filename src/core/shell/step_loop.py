@@ -34,7 +34,7 @@ from .step_times import StepTimes
 
 log = get_logger("engine")
 
-MAX_PROMPT_LOGPROBS = 1 << 20
+MAX_LIVE_PROMPT_LOGPROBS = 1 << 20
 """Log-probabilities of prompt tokens that all live requests may hold: 100 MB."""
 RETRY_SECONDS = 0.05
 """Time after which the loop calls `plan` again if there is work that could not be planned."""
@@ -137,10 +137,10 @@ class StepLoop:
     def _check_prompt_logprobs(self, stream: OutputStream) -> None:
         streams = (*self._live_streams(), stream)
         total = sum(one.num_prompt_logprobs for one in streams)
-        if total > MAX_PROMPT_LOGPROBS and len(streams) > 1:
+        if total > MAX_LIVE_PROMPT_LOGPROBS and len(streams) > 1:
             raise OverloadedError(
                 f"live requests and this one ask for {total} log-probabilities of prompt tokens, "
-                f"and the limit is {MAX_PROMPT_LOGPROBS}; try again later"
+                f"and the limit is {MAX_LIVE_PROMPT_LOGPROBS}; try again later"
             )
 
     def abort(self, request_id: str) -> None:

@@ -50,7 +50,7 @@ async def test_a_prompt_without_output_may_fill_the_whole_context() -> None:
 async def test_live_requests_hold_a_limited_number_of_prompt_logprobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(step_loop, "MAX_PROMPT_LOGPROBS", 30)
+    monkeypatch.setattr(step_loop, "MAX_LIVE_PROMPT_LOGPROBS", 30)
     params = NOTHING.with_changes(prompt_logprobs=4)
     async with make_engine() as engine:
         streams = [await engine.submit(PROMPT, params) for _ in range(2)]
