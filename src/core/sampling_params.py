@@ -110,6 +110,9 @@ class SamplingParams:
     min_p: Annotated[float, Meta(ge=0, le=1)] = sampled(
         0.0, "least probability of a drawn token, as a fraction of the highest", *IN_CHAT, MODEL
     )
+    top_n_sigma: Annotated[float, Meta(ge=0, le=100)] = sampled(
+        0.0, "standard deviations that a drawn logit may be below the best; 0: any", *IN_CHAT
+    )
     presence_penalty: Penalty = sampled(
         0.0, "subtracted from the logits of tokens that the completion has", *BODIES
     )
