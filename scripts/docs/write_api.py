@@ -16,6 +16,13 @@ from typing import Any
 import griffe
 
 import tokenmill
+from tokenmill.core.sampling_params import (
+    PLACES,
+    SAMPLED,
+    SamplingParams,
+    described,
+    meaning_of,
+)
 
 PAGE = Path(__file__).parents[2] / "docs/api.md"
 WIDTH = 96
@@ -106,6 +113,8 @@ def describe_class(found: type) -> str:
     members = dict(members_of(found))
     if name in ELSEWHERE:
         parts.append(ELSEWHERE[name])
+    elif name == "SamplingParams":
+        parts.append(parameters())
     else:
         parts.append(table(m for m in members.values() if isinstance(m, griffe.Attribute)))
     for method in members.values():
@@ -135,6 +144,23 @@ def table(members: Iterable[griffe.Attribute]) -> str:
     return "\n".join(
         ("| name | type | default | meaning |", "|---|---|---|---|", *rows) if rows else ""
     )
+
+
+def parameters() -> str:
+    """The parameters of sampling, as they are declared, and then those that have a docstring."""
+    rows = [
+        f"| `{name}` | {cell(described(name))} | {code(repr(one.default))} | "
+        f"{cell(meaning_of(name))} | {', '.join(one.metadata['places'])} |"
+        for name, one in SAMPLED.items()
+    ]
+    head = ("| name | value | default | meaning | also in |", "|---|---|---|---|---|")
+    others = [
+        member
+        for name, member in members_of(SamplingParams)
+        if isinstance(member, griffe.Attribute) and name not in SAMPLED
+    ]
+    places = f"Places: {'; '.join(f'{name}: {text}' for name, text in PLACES.items())}."
+    return "\n".join((*head, *rows)) + f"\n\n{places}\n\n" + table(others)
 
 
 def default_of(member: griffe.Attribute) -> object:

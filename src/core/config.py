@@ -12,6 +12,7 @@ import msgspec
 from .errors import ConfigError
 from .kinds import KINDS, SLOTS
 from .pooling import Pooling
+from .sampling_params import MODEL, sampled_in
 from .settings.checking import check_value
 from .settings.compilation import check_capture_sizes, check_compilation, check_level
 from .settings.declaration import arguments, flag, setting, unused_setting
@@ -135,7 +136,7 @@ class EngineConfig:
     override_generation_config: str | Mapping[str, object] | None = setting(
         None,
         "sampling defaults that win over the model's, as JSON: max_new_tokens (also of chats), "
-        "temperature, top_k, top_p, min_p, repetition_penalty; example: "
+        f"{', '.join(sampled_in(MODEL))}; example: "
         """'{"max_new_tokens": 512}'""",
         metavar="JSON",
     )

@@ -1,32 +1,30 @@
-"""Sampling parameters of a request, validated when they are made."""
+"""Sampling parameters of a request: each is declared once, and validated when it is given.
+
+The bodies of the HTTP APIs, the flags of commands, the defaults that a model or an operator may
+set, and docs/api.md follow from the declarations in SamplingParams.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self, get_type_hints
 
 import msgspec
+from msgspec import Meta
 
 from .checked_once import checked_once, frozen
 from .errors import InvalidRequestError
 from .grammar import Grammar
 from .pooling import Pooling
 from .read_only_collections import ReadOnlyDict
+from .value_errors import describe_type, explain_value
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024
-MAX_STOP_TOKEN_IDS = 1024
-MAX_LOGIT_BIAS = 1024
-MAX_ALLOWED_TOKEN_IDS = 1 << 17
-MAX_BAD_WORDS = 128
-MAX_BAD_WORD_LENGTH = 256
-MAX_LOGPROB_TOKEN_IDS = 128
 MAX_EXTRA_ARGS_BYTES = 16384
-TRUNCATION_SIDES = ("left", "right")
 REFUSED = {
     "best_of": "use n",
     "detokenize": "outputs always have their text; remove it",
@@ -40,6 +38,28 @@ REFUSED = {
 """Parameters of vLLM that do not exist here, each with what to use instead."""
 GREEDY_BELOW = 1e-5
 
+# Places where a parameter can be given
+COMPLETIONS, RESPONSES, FLAG, MODEL = "completions", "responses", "flag", "model"
+PLACES = {
+    COMPLETIONS: "bodies of completions and chat completions",
+    RESPONSES: "bodies of responses",
+    FLAG: "flags of `generate` and `chat`, and `/set` in a chat",
+    MODEL: "a model's generation_config, and `--override-generation-config`",
+}
+BODIES = (COMPLETIONS, RESPONSES)
+EVERYWHERE = (*BODIES, FLAG, MODEL)
+IN_CHAT = (COMPLETIONS, FLAG)
+
+Count = Annotated[int, Meta(ge=0, le=2**31)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31)]
+StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
+BadWord = Annotated[str, Meta(min_length=1, max_length=256)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+LogitBias = Annotated[
+    Mapping[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)
+]
+Logprobs = Annotated[int, Meta(ge=0, le=1000)]
+
 
 class OutputKind(StrEnum):
     """Content of each output of a stream."""
@@ -50,6 +70,14 @@ class OutputKind(StrEnum):
     """Each output has only the new part."""
     FINAL = "final"
     """There is one output, at the end, with everything."""
+
+
+def sampled(default: Any, meaning: str, *places: str, alone: Any = None) -> Any:
+    """A parameter that is a plain value, with its meaning and the places where it can be given.
+
+    `alone`: a type of bodies for one value without a list.
+    """
+    return field(default=default, metadata={"meaning": meaning, "places": places, "alone": alone})
 
 
 @checked_once("logit_bias", "extra_args")
@@ -63,65 +91,86 @@ class SamplingParams:
     Raises InvalidRequestError, whose `param` is the name of the invalid field.
     """
 
-    n: int = 1
-    """Number of completions of the prompt, 1 to 128. They share its KV cache."""
-    max_tokens: int | None = 16
-    """Maximum number of generated tokens. None: all for which the context has room. 0: compute the
-    prompt and generate nothing."""
-    min_tokens: int = 0
-    """Number of tokens before which neither a stop nor the model ends the completion."""
-    temperature: float = 1.0
-    """Divides the logits. 0: take the most likely token (greedy)."""
-    top_p: float = 1.0
-    """Draw among the most likely tokens that together have this probability. 1: among all."""
-    top_k: int = 0
-    """Draw among this number of most likely tokens. 0 or -1: among all."""
-    min_p: float = 0.0
-    """Draw among tokens of at least this fraction of the highest probability. 0: among all."""
-    presence_penalty: float = 0.0
-    """Subtracted from the logits of tokens that the completion has, -2 to 2."""
-    frequency_penalty: float = 0.0
-    """Subtracted from a token's logit each time that the completion has the token, -2 to 2."""
-    repetition_penalty: float = 1.0
-    """Makes tokens of the prompt and the completion less likely if it is above 1."""
-    seed: int | None = None
-    """With a seed the tokens depend only on the prompt and these parameters. None: drawn from the
-    engine's own seed."""
-    stop: tuple[str, ...] = ()
-    """Texts that end the completion; one text may come without a list. At most 16."""
-    stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end the completion, besides those of the model."""
-    include_stop_str_in_output: bool = False
-    """Leave the stop text or stop token in the text."""
-    ignore_eos: bool = False
-    """Go on after the model's own end tokens."""
-    logit_bias: Mapping[int, float] | None = None
-    """Added to the logits of these token ids, -100 to 100."""
-    allowed_token_ids: tuple[int, ...] | None = None
-    """Only these tokens are generated. None: all."""
-    bad_words: tuple[str, ...] = ()
-    """Texts that are not generated: the last token of a text is forbidden after its others."""
-    logprobs: int | None = None
-    """Return the log-probabilities of the chosen token and of this number of most likely ones,
-    computed from the raw logits. None: of none."""
-    logprob_token_ids: tuple[int, ...] | None = None
-    """Return the log-probabilities of these tokens instead of the most likely ones. Needs
-    `logprobs`."""
-    prompt_logprobs: int | None = None
-    """The same as `logprobs` for the tokens of the prompt."""
-    truncate_prompt_tokens: int | None = None
-    """Leave only this number of tokens of the prompt. -1: as many as there is room for with
-    `max_tokens`. None: a prompt that is too long is refused."""
-    truncation_side: str = "left"
-    """Side on which tokens are dropped: "left" keeps the end of the prompt, "right" the start."""
-    skip_special_tokens: bool = True
-    """Leave control tokens, such as the mark of the end of a turn, out of the text."""
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] = sampled(
+        1, "number of completions of the prompt; they share its KV cache", COMPLETIONS
+    )
+    max_tokens: Count | None = sampled(
+        16, "maximum number of generated tokens; None: as many as fit", *IN_CHAT
+    )
+    min_tokens: Count = sampled(
+        0, "number of tokens before which neither a stop nor the model ends it", COMPLETIONS
+    )
+    temperature: Annotated[float, Meta(ge=0, le=100)] = sampled(
+        1.0, "divides the logits; 0: take the most likely token; higher: more varied", *EVERYWHERE
+    )
+    top_p: Annotated[float, Meta(gt=0, le=1)] = sampled(
+        1.0, "draw among the most likely tokens with this total probability", *EVERYWHERE
+    )
+    top_k: Annotated[int, Meta(ge=-1, le=2**31)] = sampled(
+        0, "draw among this number of most likely tokens; 0 or -1: among all", *EVERYWHERE
+    )
+    min_p: Annotated[float, Meta(ge=0, le=1)] = sampled(
+        0.0, "least probability of a drawn token, as a fraction of the highest", *IN_CHAT, MODEL
+    )
+    top_n_sigma: Annotated[float, Meta(ge=0, le=100)] = sampled(
+        0.0, "standard deviations that a drawn logit may be below the best; 0: any", *IN_CHAT
+    )
+    presence_penalty: Penalty = sampled(
+        0.0, "subtracted from the logits of tokens that the completion has", *BODIES
+    )
+    frequency_penalty: Penalty = sampled(
+        0.0, "subtracted from a token's logit each time that the completion has it", *BODIES
+    )
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = sampled(
+        1.0, "above 1, it makes tokens of prompt and completion less likely", *EVERYWHERE
+    )
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = sampled(
+        None, "the same seed gives the same tokens; None: the engine has its own", *BODIES, FLAG
+    )
+    stop: Annotated[tuple[StopText, ...], Meta(max_length=MAX_STOP_STRINGS)] = sampled(
+        (), "texts that end the completion; one text may come without a list", *BODIES, alone=str
+    )
+    stop_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=1024)] = sampled(
+        (), "tokens that end the completion, besides those of the model", *BODIES
+    )
+    include_stop_str_in_output: bool = sampled(
+        False, "leave the stop text or stop token in the text", COMPLETIONS
+    )
+    ignore_eos: bool = sampled(False, "go on after the model's own end tokens", *BODIES)
+    logit_bias: LogitBias | None = sampled(
+        None, "added to the logits of these token ids", COMPLETIONS
+    )
+    allowed_token_ids: (
+        Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=1 << 17)] | None
+    ) = sampled(None, "only these tokens are generated; None: all", COMPLETIONS)
+    bad_words: Annotated[tuple[BadWord, ...], Meta(max_length=128)] = sampled(
+        (), "texts that are not generated: their last tokens are forbidden there", COMPLETIONS
+    )
+    logprobs: Logprobs | None = sampled(
+        None, "return log-probabilities of the token and of this number of most likely ones"
+    )
+    logprob_token_ids: Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=128)] | None = (
+        sampled(None, "return those of these tokens instead; needs `logprobs`", COMPLETIONS)
+    )
+    prompt_logprobs: Logprobs | None = sampled(
+        None, "the same as `logprobs` for the tokens of the prompt", COMPLETIONS
+    )
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31)] | None = sampled(
+        None, "leave this number of the prompt's tokens; -1: as many as fit; None: all", COMPLETIONS
+    )
+    truncation_side: Literal["left", "right"] = sampled(
+        "left", "side that truncation drops: left keeps the end of the prompt", COMPLETIONS
+    )
+    skip_special_tokens: bool = sampled(
+        True, "leave control tokens, such as ends of turns, out of the text", *BODIES
+    )
+    stream_interval: Annotated[int, Meta(ge=1, le=2**31)] = sampled(
+        1, "number of tokens after which a stream yields an output", COMPLETIONS
+    )
     grammar: Grammar | None = None
     """The answer follows this grammar and ends with it, also before `min_tokens`."""
     pooling: Pooling | None = None
     """Return an embedding of the prompt. Needs `max_tokens` 0, `n` 1 and no `prompt_logprobs`."""
-    stream_interval: int = 1
-    """Number of tokens after which a stream yields an output."""
     extra_args: Mapping[str, Any] | None = None
     """Plain JSON for logits processors, by argument."""
     output_kind: OutputKind = OutputKind.CUMULATIVE
@@ -133,23 +182,19 @@ class SamplingParams:
         return object.__new__(cls)
 
     def _check(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        for name in _LISTS:
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, tuple(given))
+            elif SAMPLED[name].default is not None:
+                object.__setattr__(self, name, ())
         object.__setattr__(self, "output_kind", OutputKind(self.output_kind))
-        object.__setattr__(self, "bad_words", tuple(self.bad_words or ()))
-        for name in _TOKEN_IDS:
-            ids = getattr(self, name)
-            object.__setattr__(self, name, None if ids is None else tuple(ids))
+        _check_types(self)
+        _check_together(self)
         if self.pooling is not None:
             object.__setattr__(self, "pooling", Pooling(self.pooling))
-            _check_pooling(self)
-        _check_ranges(self)
-        _check_stops(self)
-        _check_token_ids(self)
-        _check_bad_words(self)
-        _check_truncation(self)
-        _check_logit_bias(self)
         if self.grammar is not None and not isinstance(self.grammar, Grammar):
             raise _invalid("grammar", f"must be a Grammar, got {type(self.grammar).__name__}")
         object.__setattr__(self, "extra_args", _plain(self.extra_args))
@@ -166,106 +211,69 @@ class SamplingParams:
         return replace(self, **changes)
 
 
-# name: (type, minimum, maximum, whether the minimum itself is allowed)
-_RANGES: dict[str, tuple[type, float, float, bool]] = {
-    "n": (int, 1, MAX_N, True),
-    "max_tokens": (int, 0, 2**31, True),
-    "min_tokens": (int, 0, 2**31, True),
-    "temperature": (float, 0.0, 100.0, True),
-    "top_p": (float, 0.0, 1.0, False),
-    "top_k": (int, -1, 2**31, True),
-    "min_p": (float, 0.0, 1.0, True),
-    "presence_penalty": (float, -2.0, 2.0, True),
-    "frequency_penalty": (float, -2.0, 2.0, True),
-    "repetition_penalty": (float, 0.0, 100.0, False),
-    "seed": (int, -(2**63), 2**63 - 1, True),
-    "logprobs": (int, 0, 2**31, True),
-    "prompt_logprobs": (int, 0, 2**31, True),
-    "truncate_prompt_tokens": (int, -1, 2**31, True),
-    "stream_interval": (int, 1, 2**31, True),
-}
-_OPTIONAL = {"max_tokens", "seed", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"}
-_TOKEN_IDS = {
-    "allowed_token_ids": MAX_ALLOWED_TOKEN_IDS,
-    "logprob_token_ids": MAX_LOGPROB_TOKEN_IDS,
-}
-"""Maximum number of ids in each list."""
+SAMPLED = {one.name: one for one in fields(SamplingParams) if one.metadata}
+"""The parameters that are plain values."""
+KINDS: Mapping[str, Any] = get_type_hints(SamplingParams, include_extras=True)
+"""Types of the parameters, with their ranges."""
+_Sampled = msgspec.defstruct("_Sampled", [(name, KINDS[name]) for name in SAMPLED])
+_LISTS = [name for name in SAMPLED if "tuple" in str(KINDS[name])]
 
 
-def _check_pooling(params: SamplingParams) -> None:
-    if params.max_tokens != 0 or params.n != 1 or params.prompt_logprobs is not None:
-        raise _invalid("pooling", "needs max_tokens 0, n 1 and no prompt_logprobs")
+def body_struct(body: str) -> type[msgspec.Struct]:
+    """A struct with the parameters that this body has. None, their default, means not given."""
+    kinds = {name: SAMPLED[name].metadata["alone"] | KINDS[name] for name in sampled_in(body)}
+    found = [(name, kind | None, None) for name, kind in kinds.items()]
+    return msgspec.defstruct("Sampled", found, kw_only=True)
 
 
-def _check_ranges(params: SamplingParams) -> None:
-    for name, (kind, low, high, inclusive) in _RANGES.items():
-        value = getattr(params, name)
-        if value is None and name in _OPTIONAL:
-            continue
-        accepted = (int,) if kind is int else (int, float)
-        if isinstance(value, bool) or not isinstance(value, accepted):
-            raise _invalid(
-                name, f"must be {'an integer' if kind is int else 'a number'}, got {value!r}"
-            )
-        if not math.isfinite(value):
-            raise _invalid(name, f"must be a finite number, got {value}")
-        if value < low or value > high or (value == low and not inclusive):
-            start = "[" if inclusive else "("
-            raise _invalid(name, f"must be in {start}{low}, {high}], got {value}")
+def sampled_in(place: str) -> list[str]:
+    """Names of the parameters that can be given in this place."""
+    return [name for name, one in SAMPLED.items() if place in one.metadata["places"]]
+
+
+def meaning_of(name: str) -> str:
+    """The meaning of a parameter that is a plain value."""
+    return str(SAMPLED[name].metadata["meaning"])
+
+
+def described(name: str) -> str:
+    """The type and the range of a parameter, in words."""
+    return describe_type(KINDS[name])
+
+
+def _check_types(params: SamplingParams) -> None:
+    values = {name: _builtin(getattr(params, name)) for name in SAMPLED}
+    try:
+        msgspec.convert(values, _Sampled)
+    except msgspec.ValidationError as error:
+        name, text = explain_value(error, _Sampled)
+        assert name is not None, "the values are an object"
+        got = "" if ", got" in text else f", got {values[name]!r:.40}"
+        raise InvalidRequestError(text + got, param=name) from error
+
+
+def _builtin(value: Any) -> Any:
+    """numpy's float64 is a float of Python's, which msgspec does not know."""
+    return float(value) if isinstance(value, float) else value
+
+
+def _check_together(params: SamplingParams) -> None:
+    """Check what types cannot say."""
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise _invalid(
             "min_tokens",
             f"must be at most max_tokens ({params.max_tokens}), got {params.min_tokens}",
         )
-
-
-def _check_stops(params: SamplingParams) -> None:
-    if len(params.stop) > MAX_STOP_STRINGS:
-        raise _invalid("stop", f"takes at most {MAX_STOP_STRINGS} strings, got {len(params.stop)}")
-    for text in params.stop:
-        if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_LENGTH:
-            raise _invalid("stop", f"takes strings of 1 to {MAX_STOP_LENGTH} characters")
-    if len(params.stop_token_ids) > MAX_STOP_TOKEN_IDS:
-        raise _invalid(
-            "stop_token_ids",
-            f"takes at most {MAX_STOP_TOKEN_IDS} ids, got {len(params.stop_token_ids)}",
-        )
-    for token_id in params.stop_token_ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
-            raise _invalid("stop_token_ids", f"takes token ids, got {token_id!r}")
-
-
-def _check_token_ids(params: SamplingParams) -> None:
-    for name, most in _TOKEN_IDS.items():
-        ids = getattr(params, name)
-        if ids is None:
-            continue
-        if not 0 < len(ids) <= most:
-            raise _invalid(name, f"takes 1 to {most} ids, got {len(ids)}")
-        if set(map(type, ids)) != {int} or min(ids) < 0:
-            raise _invalid(name, "takes token ids, which are integers and not negative")
-    if params.logprob_token_ids is not None and params.logprobs is None:
-        raise _invalid("logprob_token_ids", "needs logprobs")
-
-
-def _check_bad_words(params: SamplingParams) -> None:
-    if len(params.bad_words) > MAX_BAD_WORDS:
-        raise _invalid("bad_words", f"takes at most {MAX_BAD_WORDS}, got {len(params.bad_words)}")
-    for text in params.bad_words:
-        is_text = isinstance(text, str) and 0 < len(text) <= MAX_BAD_WORD_LENGTH
-        if not is_text or not text.strip():
-            raise _invalid(
-                "bad_words", f"takes words of 1 to {MAX_BAD_WORD_LENGTH} characters, not only space"
-            )
-
-
-def _check_truncation(params: SamplingParams) -> None:
     if params.truncate_prompt_tokens == 0:
         raise _invalid("truncate_prompt_tokens", "must be -1, or at least 1")
-    if params.truncation_side not in TRUNCATION_SIDES:
-        raise _invalid(
-            "truncation_side", f"must be 'left' or 'right', got {params.truncation_side!r:.40}"
-        )
+    if params.logprob_token_ids is not None and params.logprobs is None:
+        raise _invalid("logprob_token_ids", "needs logprobs")
+    if not all(word.strip() for word in params.bad_words):
+        raise _invalid("bad_words", "takes words that are not only space")
+    if params.pooling is not None and (
+        params.max_tokens != 0 or params.n != 1 or params.prompt_logprobs is not None
+    ):
+        raise _invalid("pooling", "needs max_tokens 0, n 1 and no prompt_logprobs")
 
 
 def _plain(extra_args: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -288,25 +296,6 @@ def _check_bytes(encoded: bytes) -> None:
         raise _invalid(
             "extra_args", f"takes at most {MAX_EXTRA_ARGS_BYTES} bytes of JSON, got {len(encoded)}"
         )
-
-
-def _check_logit_bias(params: SamplingParams) -> None:
-    bias = params.logit_bias
-    if bias is None:
-        return
-    if len(bias) > MAX_LOGIT_BIAS:
-        raise _invalid("logit_bias", f"takes at most {MAX_LOGIT_BIAS} tokens, got {len(bias)}")
-    for token_id, value in bias.items():
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
-            raise _invalid("logit_bias", f"has token ids as keys, got {token_id!r}")
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not -100 <= value <= 100
-        ):
-            raise _invalid(
-                "logit_bias", f"must be in [-100, 100], got {value!r} for token {token_id}"
-            )
 
 
 def _invalid(param: str, what: str) -> InvalidRequestError:

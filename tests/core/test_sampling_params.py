@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import tokenmill.core.sampling_params
 from tokenmill.core.errors import InvalidRequestError
-from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.sampling_params import SAMPLED, OutputKind, SamplingParams
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,7 @@ def test_a_value_out_of_range_is_refused_by_the_name_of_its_field(field: str, va
 
 
 def test_a_limit_is_written_out_in_the_error() -> None:
-    with pytest.raises(InvalidRequestError, match=r"must be in \[0, 2147483648\], got -1"):
+    with pytest.raises(InvalidRequestError, match="an integer from 0 to 2147483648, got -1"):
         SamplingParams(max_tokens=-1)
 
 
@@ -96,3 +100,15 @@ def test_a_parameter_of_vllm_that_does_not_exist_names_what_to_use(field: str, h
     with pytest.raises(InvalidRequestError, match=f"{field} is not supported: .*{hint}") as caught:
         SamplingParams(**{field: True})
     assert caught.value.param == field
+
+
+def test_every_parameter_is_read_by_the_engine_or_a_backend() -> None:
+    declared = Path(tokenmill.core.sampling_params.__file__)
+    folders = (declared.parent, declared.parents[1] / "backends")
+    files = [file for folder in folders for file in folder.rglob("*.py") if file != declared]
+    read = set(re.findall(r"\.(\w+)", "\n".join(file.read_text("utf-8") for file in files)))
+    assert len(SAMPLED) > 20 and set(SAMPLED) <= read
+
+
+def test_a_float_of_numpy_is_a_number() -> None:
+    assert SamplingParams(temperature=np.float64(0.5)).temperature == 0.5

@@ -36,7 +36,7 @@ class ShortestJobFirst:
                 break  # no room for this request: later ones must not overtake it
 
     def _turn(self, request: RequestView, now: float) -> tuple[bool, float]:
-        """Preempted requests come back before new ones start: the engine requires this."""
+        """Preempted requests come back first: see `SchedulingPolicy`."""
         return request.num_preemptions == 0, self._work(request, now)
 
     def _work(self, request: RequestView, now: float) -> float:

@@ -7,22 +7,22 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from ...core.sampling_params import MAX_STOP_LENGTH, MAX_STOP_STRINGS
+from ...core.sampling_params import MAX_STOP_STRINGS, StopText
 from ..openai.reading.bodies import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_TOOLS,
+    NO_EFFECT,
     FunctionNameText,
     Ignored,
+    IgnoredText,
     ModelName,
     PositiveCount,
-    Probability,
     ReasoningEffort,
     Schema,
 )
 from ..openai.reading.unsupported import Unsupported, UnsupportedFields
 
-StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
 BlockType = Literal[
     "text",
     "thinking",
@@ -145,13 +145,12 @@ class MessagesBody(CountTokensBody, kw_only=True):
     metadata: AnthropicMetadata | None = None
     stop_sequences: Annotated[list[StopText], Meta(max_length=MAX_STOP_STRINGS)] | None = None
     stream: bool | None = None
-    temperature: Probability | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    # Hints that are ignored, because they never change an answer.
     cache_control: Ignored | None = None
-    inference_geo: str | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
+    inference_geo: IgnoredText | None = None
+    service_tier: Annotated[Literal["auto", "standard_only"], NO_EFFECT] | None = None
 
     UNSUPPORTED: ClassVar[UnsupportedFields] = {
         **CountTokensBody.UNSUPPORTED,

@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from ...core.contract.client import EngineClient
-from ...core.sampling_params import OutputKind, SamplingParams
+from ...core.sampling_params import COMPLETIONS, OutputKind, SamplingParams, sampled_in
 from ...core.shell.checking import sampling_defaults
-from ..http.errors import APIError
 from .reading.bodies import ChatBody, CompletionBody, SamplingFields
 from .reading.grammar_fields import read_grammar
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions. The default for chat is all the room in the context."""
 NO_LIMIT = 2**31
-
-# int() would also accept "1_0" and " 5", which are more likely mistakes than ids.
-_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
-
-_SAME_NAME = (
-    "n",
-    "stop",
-    "seed",
-    "temperature",
-    "top_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "min_tokens",
-    "stop_token_ids",
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "skip_special_tokens",
-    "allowed_token_ids",
-    "bad_words",
-    "logprob_token_ids",
-    "truncate_prompt_tokens",
-    "truncation_side",
-    "stream_interval",
-)
 
 
 def completion_params(body: CompletionBody, engine: EngineClient) -> SamplingParams:
@@ -117,21 +88,10 @@ def params_with_all_room(
 def _common(
     body: SamplingFields, engine: EngineClient, *, max_tokens: int | None, **given: Any
 ) -> SamplingParams:
+    sampled = {name: getattr(body, name) for name in sampled_in(COMPLETIONS)}
     return params_with_all_room(
         engine,
-        **{name: getattr(body, name) for name in _SAME_NAME},
-        max_tokens=max_tokens,
-        logit_bias=_logit_bias(body),
-        extra_args=body.vllm_xargs or None,
-        grammar=read_grammar(body),
-        output_kind=OutputKind.DELTA,
-        **given,
+        **sampled
+        | {"extra_args": body.vllm_xargs or None, "grammar": read_grammar(body)}
+        | {"output_kind": OutputKind.DELTA, "max_tokens": max_tokens, **given},
     )
-
-
-def _logit_bias(body: SamplingFields) -> dict[int, float] | None:
-    if not body.logit_bias:
-        return None
-    if not all(_TOKEN_ID.fullmatch(token_id) for token_id in body.logit_bias):
-        raise APIError(400, "the keys of logit_bias must be token ids", param="logit_bias")
-    return {int(token_id): value for token_id, value in body.logit_bias.items()}

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
 from ...core.request_options import MAX_CACHE_SALT, MAX_USER
-from ...core.sampling_params import MAX_STOP_TOKEN_IDS
+from ...core.sampling_params import RESPONSES, body_struct
 from ..openai.reading.bodies import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_TOOLS,
     FunctionNameText,
     Ignored,
+    IgnoredText,
     Metadata,
     ModelName,
     Name,
-    Penalty,
     PositiveCount,
     ReasoningEffort,
     Schema,
-    StopStrings,
     StreamOptions,
     StructuredOutputs,
     Text,
@@ -134,7 +133,20 @@ class ReasoningOptions(msgspec.Struct, kw_only=True):
     generate_summary: str | None = None
 
 
-class ResponsesBody(msgspec.Struct, kw_only=True):
+if TYPE_CHECKING:
+
+    class Sampled(msgspec.Struct, kw_only=True):
+        """The declared parameters. These are read by name, all others as a group."""
+
+        frequency_penalty: float | None = None
+        presence_penalty: float | None = None
+        temperature: float | None = None
+        top_p: float | None = None
+else:
+    Sampled = body_struct(RESPONSES)
+
+
+class ResponsesBody(Sampled, kw_only=True):
     """The body of POST /v1/responses."""
 
     model: ModelName | None = None
@@ -146,7 +158,6 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     reasoning: ReasoningOptions | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     parallel_tool_calls: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     text: TextOptions | None = None
@@ -154,27 +165,17 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
     """Needs "message.output_text.logprobs" in `include`."""
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     user: Annotated[str, Meta(max_length=MAX_USER)] | None = None
     # vLLM's additions
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
-    frequency_penalty: Penalty | None = None
-    ignore_eos: bool | None = None
-    presence_penalty: Penalty | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     request_id: Name | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    skip_special_tokens: bool | None = None
-    stop: StopStrings | None = None
-    stop_token_ids: Annotated[list[int], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
-    # Hints that are ignored, because they never change an answer.
+    # Hints
     max_tool_calls: int | None = None
     prompt_cache_key: str | None = None
     prompt_cache_options: Ignored | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
+    prompt_cache_retention: IgnoredText | None = None
+    safety_identifier: IgnoredText | None = None
 
     UNSUPPORTED: ClassVar[UnsupportedFields] = {
         "background": Unsupported("answers are not computed in the background", (False,)),

@@ -7,6 +7,7 @@ from itertools import groupby
 
 import msgspec
 
+from ...core.sampling_params import RESPONSES, sampled_in
 from ..http.errors import APIError
 from ..openai.reading.bodies import (
     ChatBody,
@@ -41,27 +42,9 @@ from .bodies import (
 )
 
 _SAME_NAME = (
-    "model",
-    "metadata",
-    "parallel_tool_calls",
-    "stream",
-    "temperature",
-    "top_p",
-    "user",
-    "cache_salt",
-    "prompt_cache_key",
-    "frequency_penalty",
-    "ignore_eos",
-    "presence_penalty",
-    "priority",
-    "repetition_penalty",
-    "request_id",
-    "seed",
-    "skip_special_tokens",
-    "stop",
-    "stop_token_ids",
-    "structured_outputs",
-    "top_k",
+    *sampled_in(RESPONSES),
+    *("model", "metadata", "parallel_tool_calls", "stream", "user", "cache_salt"),
+    *("prompt_cache_key", "priority", "request_id", "structured_outputs"),
 )
 
 

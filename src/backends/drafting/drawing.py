@@ -17,7 +17,7 @@ import torch
 
 from ..sampling.batch import SamplingBatch
 from ..sampling.ops import RowsToDraw, SamplingOps
-from ..sampling.sampler import adjust_logits, find_exhausted
+from ..sampling.sampler import adjust_logits, find_exhausted, keep_near_best
 from ..state.request_state import RequestState
 
 
@@ -80,6 +80,7 @@ class DraftDrawing:
             token_ids_r = self._sampling.read_logits(logits_rd).best_r
             for row in find_exhausted(logits_rd, token_ids_r, self._batch):
                 is_finite_r[row] = False
+        keep_near_best(logits_rd, self._batch)
         places_d = None if self._is_widened else self._token_ids_d
         probs: dict[int, torch.Tensor] = {}
         if self._batch.draws_any:

@@ -105,6 +105,15 @@ class AllowedTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NearBest:
+    """Rows that draw only among logits near the largest one."""
+
+    rows_g: torch.Tensor
+    num_sigmas_g1: torch.Tensor
+    """float64: the distance, in standard deviations of the row's logits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Penalties:
     """Rows whose logits depend on the tokens before them."""
 
@@ -165,6 +174,7 @@ class SamplingBatch:
             or params[i].allowed_token_ids is not None
         ]
         """Rows that may be left without any token to sample."""
+        self.near_best = _near_best(params, device)
         self.num_logprobs = {i: p.logprobs for i, p in enumerate(params) if p.logprobs is not None}
         """By row; rows without logprobs have no entry."""
 
@@ -321,6 +331,16 @@ def _allowed(params: Sequence[SamplingParams], device: torch.device) -> AllowedT
         rows_g=_integers(list(ids), device),
         rows_n=torch.from_numpy(rows).to(device, non_blocking=True),
         token_ids_n=torch.from_numpy(token_ids).to(device, non_blocking=True),
+    )
+
+
+def _near_best(params: Sequence[SamplingParams], device: torch.device) -> NearBest | None:
+    found = {i: p.top_n_sigma for i, p in enumerate(params) if p.top_n_sigma and not p.is_greedy}
+    if not found:
+        return None
+    return NearBest(
+        rows_g=_integers(list(found), device),
+        num_sigmas_g1=_column(list(found.values()), torch.float64, device),
     )
 
 

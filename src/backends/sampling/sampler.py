@@ -1,10 +1,10 @@
 """From logits to tokens, for all rows at once.
 
 Order: raw logits give the log-probabilities; then bias, penalties, logits processors, min_tokens,
-allowed tokens, bad words, masks of grammars, temperature, min_p, top_k and top_p; then the draw. A
-row's result depends only on its own logits, parameters, seed and position, never on other rows. A
-sequence with drafts has one more row for each draft; that row is sampled as if the drafts before it
-were accepted.
+allowed tokens, bad words, masks of grammars, top_n_sigma, temperature, min_p, top_k and top_p; then
+the draw. A row's result depends only on its own logits, parameters, seed and position, never on
+other rows. A sequence with drafts has one more row for each draft; that row is sampled as if the
+drafts before it were accepted.
 
 Shape suffixes: r sampled rows, v vocabulary, l rows with logprobs, n entries.
 """
@@ -63,6 +63,7 @@ def sample(
             ops.mask(logits_rv, masks)
         best_r = ops.read_logits(logits_rv).best_r
     exhausted = find_exhausted(logits_rv, best_r, batch)
+    keep_near_best(logits_rv, batch)
     token_ids_r = best_r  # right for greedy rows; `draw` overwrites the others
     if batch.draws_any:
         ops.draw(
@@ -113,6 +114,28 @@ def find_exhausted(
     if found:
         logits_rv[found] = 0.0
     return found
+
+
+def keep_near_best(logits_rv: torch.Tensor, batch: SamplingBatch) -> None:
+    """Forbid logits further than top_n_sigma standard deviations below the largest one (Tang et
+    al., 2024), in place. Tokens that are already forbidden do not count."""
+    if (near := batch.near_best) is None:
+        return
+    logits_gv = logits_rv.index_select(0, near.rows_g)
+    is_left_gv = logits_gv > -torch.inf
+    num_left_g1 = is_left_gv.sum(dim=1, keepdim=True)
+    mean_g1 = _sum(logits_gv.where(is_left_gv, 0.0)) / num_left_g1
+    squares_gv = (logits_gv - mean_g1).square().where(is_left_gv, 0.0)
+    distance_g1 = near.num_sigmas_g1 * (_sum(squares_gv) / num_left_g1).sqrt()
+    bound_g1 = logits_gv.amax(dim=1, keepdim=True) - distance_g1
+    logits_gv.masked_fill_(logits_gv < bound_g1, -torch.inf)
+    logits_rv.index_copy_(0, near.rows_g, logits_gv)
+
+
+def _sum(x_gv: torch.Tensor) -> torch.Tensor:
+    """In float64 and in order: torch splits the plain sum of a single row among threads, which
+    rounds differently from the sum of the same row in a batch."""
+    return x_gv.double().cumsum(dim=1)[:, -1:]
 
 
 def _add_bias(logits_rv: torch.Tensor, bias: LogitBias) -> None:

@@ -111,8 +111,7 @@ class StepView(Protocol):
 
     @property
     def waiting(self) -> tuple[RequestView, ...]:
-        """Waiting requests: swapped ones, then other preempted ones, then the rest in the order of
-        the scheduling policy."""
+        """Waiting requests, in the order that `SchedulingPolicy` describes."""
         ...
 
     @property
@@ -182,14 +181,19 @@ class Refusal:
 
 
 class SchedulingPolicy(Protocol):
-    """A sort key for waiting requests. Register it as a `scheduling_policy`.
+    """The order of the waiting requests, by a sort key. Register it as a `scheduling_policy`.
 
-    It may also implement event hooks, for example to learn when requests finish.
+    Preempted requests come back before new ones start, and both go in the order of their keys. It
+    does not matter whether their blocks were swapped or freed. Equal keys go in order of arrival.
+    The engine lets no new request start that is junior to a preempted one.
+
+    It may also implement event hooks, for example to learn when requests finish. It must be another
+    object than the plugin that offers it.
     """
 
     uses_priority: bool
     """False: the engine refuses requests with a priority other than 0; it would have no effect."""
 
     def key(self, request: RequestView, now: float) -> tuple[float, ...]:
-        """Requests with a smaller key go first; equal keys go in order of arrival."""
+        """Requests with a smaller key go first."""
         ...

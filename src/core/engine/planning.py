@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..contract.fallback import decode_first, last_come
@@ -131,7 +131,8 @@ class StepPlanner:
         The built-in policy decides, because policies do not know that the step is not for all.
         """
         running = [r for r in suspects if r.status is RequestStatus.RUNNING]
-        waiting = _preempted_first(r for r in suspects if r.status is RequestStatus.WAITING)
+        waiting = [r for r in suspects if r.status is RequestStatus.WAITING]
+        waiting = _preempted_first(sorted(waiting, key=lambda r: r.rank))
         others = [r for r in self.queues.running if r not in suspects]
         for group in ((running, waiting), (others, [])):
             step = self._open_step(now, _preempt_last_come, *group)
@@ -180,12 +181,10 @@ class StepPlanner:
         return False
 
     def _waiting_in_order(self, now: float) -> list[Request]:
-        """Requests that could start: swapped, other preempted, then the rest by the policy."""
+        """Requests that could start, in the order that `SchedulingPolicy` describes."""
         if len(self.queues.running) >= self.limits.max_num_seqs:
             return []
-        ready = self.queues.ready()
-        preempted = _preempted_first(r for r in ready if r.is_preempted)
-        return preempted + self.plugins.sort_waiting([r for r in ready if not r.is_preempted], now)
+        return _preempted_first(self.plugins.sort_waiting(self.queues.ready(), now))
 
     def _starving_request(self) -> Request | None:
         senior = self.queues.most_senior()
@@ -293,9 +292,9 @@ def _num_passed_blocks(request: Request) -> tuple[int, ...]:
     return tuple([table.num_passed for table in request.tables])
 
 
-def _preempted_first(requests: Iterable[Request]) -> list[Request]:
-    """In the order in which they may start: swapped, other preempted, then the rest."""
-    return sorted(requests, key=lambda r: (not r.is_swapped, not r.is_preempted, r.rank))
+def _preempted_first(requests: Sequence[Request]) -> list[Request]:
+    preempted = [r for r in requests if r.is_preempted]
+    return preempted + [r for r in requests if not r.is_preempted]
 
 
 def _preempt_last_come(

@@ -19,8 +19,7 @@ class RequestQueues:
         self.running: list[Request] = []
         """Most senior first."""
         self.waiting: dict[str, Request] = {}
-        """In order of arrival. A preempted request comes after those that were waiting at the time
-        of its preemption."""
+        """In order of arrival."""
         self._requests: dict[str, Request] = {}
         self._deadlines: list[tuple[float, int, Request]] = []
         """Sorted, of live requests only: a heap would keep an ended request until its deadline."""
@@ -55,9 +54,10 @@ class RequestQueues:
         request.status = RequestStatus.RUNNING
 
     def requeue(self, request: Request) -> None:
-        """Move a running request back to the waiting ones."""
+        """Move a running request back to its place among the waiting ones."""
         self.running.remove(request)
-        self.waiting[request.engine_id] = request
+        waiting = sorted((*self.waiting.values(), request), key=lambda r: r.sequence)
+        self.waiting = {one.engine_id: one for one in waiting}
         request.status = RequestStatus.WAITING
 
     def end(self, request: Request) -> None:
@@ -82,7 +82,8 @@ class RequestQueues:
         return [r for _, _, r in self._deadlines[: bisect_right(self._deadlines, (now, inf))]]
 
     def ready(self) -> list[Request]:
-        """Waiting requests that could start. Siblings wait until their prompt is computed."""
+        """Waiting requests that could start, in order of arrival. Siblings wait until their prompt
+        is computed."""
         return [r for r in self.waiting.values() if r.group is None or not r.group.must_wait(r)]
 
     def most_senior(self) -> Request | None:

@@ -59,7 +59,8 @@ def register_checked(
     if inspect.isclass(plugin):
         raise PluginError(f"{source} is the class {plugin.__name__}: name a module or an instance")
     try:
-        hash(plugin)
+        if plugin in manager.get_plugins():  # asks for its hash
+            raise PluginError(f"{source}: {name!r} is the plugin itself; offer another object")
         manager.register(plugin, name)
     except TypeError:
         raise PluginError(

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError, InvalidRequestError
-from ..sampling_params import SamplingParams
+from ..sampling_params import MODEL, SamplingParams, sampled_in
 from ..suggest import near_and_known
 from .checking import read_object
 
 _FLAG = "--override-generation-config"
-_NAMES = {
-    name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-} | {"max_new_tokens": "max_tokens", "max_tokens": "max_tokens"}
-"""Names in a generation_config, with the fields of SamplingParams."""
+GENERATION_CONFIG = {name: name for name in sampled_in(MODEL)} | {"max_new_tokens": "max_tokens"}
+"""Names in a model's generation_config, with the fields of SamplingParams."""
+_NAMES = GENERATION_CONFIG | {"max_tokens": "max_tokens"}
 
 
 def read_sampling_defaults(given: str | Mapping[str, object]) -> dict[str, Any]:

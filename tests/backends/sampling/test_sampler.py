@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -87,7 +88,11 @@ def distribution(
     logits: Sequence[float], params: SamplingParams, prompt: Sequence[int], output: Sequence[int]
 ) -> list[float]:
     """The exact probability of each token, by enumeration."""
-    scaled = [x / params.temperature for x in adjusted(logits, params, prompt, output)]
+    raw = adjusted(logits, params, prompt, output)
+    if params.top_n_sigma:
+        bound = max(raw) - params.top_n_sigma * statistics.pstdev(raw)
+        raw = [x if x >= bound else -math.inf for x in raw]
+    scaled = [x / params.temperature for x in raw]
     weights = [math.exp(x - max(scaled)) for x in scaled]
     probs = [w / sum(weights) for w in weights]
     probs = [p if p >= params.min_p * max(probs) else 0.0 for p in probs]
@@ -125,6 +130,8 @@ DISTRIBUTIONS: dict[str, dict[str, Any]] = {
     "min_p": {"min_p": 0.1},
     "min_p and top_p": {"min_p": 0.15, "top_p": 0.7},
     "top_k and top_p": {"top_k": 4, "top_p": 0.75},
+    "top_n_sigma": {"top_n_sigma": 1.0},
+    "top_n_sigma, hot, and top_p": {"top_n_sigma": 1.5, "temperature": 5.0, "top_p": 0.9},
     "all three, hot": {"top_k": 6, "top_p": 0.9, "min_p": 0.2, "temperature": 1.7},
     "bias": {"logit_bias": {0: -3.0, 5: 6.0, 11: 100.0, 4: -100.0}, "temperature": 20.0},
     "repetition": {"repetition_penalty": 1.4},
@@ -187,6 +194,7 @@ MIXED = [
     SamplingParams(temperature=0, frequency_penalty=1.0, logprobs=2),
     SamplingParams(min_p=0.3, logit_bias={3: 4.0}, temperature=2.0),
     SamplingParams(min_tokens=9, presence_penalty=1.0),
+    SamplingParams(top_n_sigma=1.0, temperature=3.0),
 ]
 
 

@@ -55,6 +55,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "frequency_penalty": -0.3,
         "min_tokens": 1,
     },
+    "top_n_sigma": {"top_n_sigma": 1.2, "temperature": 2.0},
 }
 STOPS = (0, 3)
 """Not sampled before min_tokens."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tokenmill.core import kinds
 from tokenmill.core.contract.events import Refused
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import Refusal, RequestView, StepView
+from tokenmill.core.contract.registry import Registry
 from tokenmill.core.engine.planning import STARVATION_STEPS
 from tokenmill.core.errors import InvalidRequestError, OverloadedError, RateLimitedError
 from tokenmill.core.outputs import FinishReason
@@ -419,3 +421,43 @@ def test_the_senior_request_is_served_in_the_end_whatever_the_policy() -> None:
             bench.add([3], 5)
         bench.step()
     assert bench.requests["0"].num_generated_tokens > 0
+
+
+class NewestFirst:
+    uses_priority = False
+
+    def key(self, request: RequestView, now: float) -> tuple[float, ...]:
+        return (-int(request.engine_id),)
+
+
+class NewestFirstPlugin:
+    TOKENMILL_API = (1, 1)
+
+    @hookimpl
+    def register(self, registry: Registry) -> None:
+        registry.offer(kinds.SCHEDULING_POLICY, "newest-first", NewestFirst)
+
+
+@pytest.mark.parametrize("num_host_blocks", [0, 64])
+def test_preempted_requests_come_back_in_the_order_of_the_policy(num_host_blocks: int) -> None:
+    orders: list[list[str]] = []
+
+    def schedule(step: StepView) -> None:
+        orders.append([r.engine_id for r in step.waiting if r.num_preemptions])
+        for request in (*step.running, *step.waiting):
+            step.schedule(request)
+
+    bench = Bench(
+        num_blocks=6,
+        num_host_blocks=num_host_blocks,
+        schedule=schedule,
+        plugins=[NewestFirstPlugin()],
+        scheduling_policy="newest-first",
+        preemption_mode="swap" if num_host_blocks else "recompute",
+    )
+    for _ in range(3):
+        bench.add([1, 2], 18)
+    bench.run()
+    bench.check_tokens()
+    assert ["2", "1"] in orders and ["1", "2"] not in orders
+    assert all(reason is FinishReason.LENGTH for reason in bench.reasons.values())

@@ -355,6 +355,22 @@ def test_a_misspelt_event_hook_of_a_policy_that_is_called_directly_is_refused(
     assert "unknown hook 'on_finishd'. Did you mean 'on_finished'?" in refusal(Order())
 
 
+def test_a_policy_that_is_the_plugin_itself_is_refused_in_a_sentence(packages: Packages) -> None:
+    class Both:
+        TOKENMILL_API = (1, 1)
+        uses_priority = False
+
+        def key(self, request: object, now: float) -> tuple[float, ...]:
+            return (now,)
+
+        @hookimpl
+        def register(self, registry: Registry) -> None:
+            registry.offer(kinds.SCHEDULING_POLICY, "both", lambda: self)
+
+    found = refusal(Both(), scheduling_policy="both")
+    assert "is the plugin itself; offer another object" in found and len(found) < 200
+
+
 def test_a_draft_length_policy_may_have_event_hooks(packages: Packages) -> None:
     seen: list[object] = []
 

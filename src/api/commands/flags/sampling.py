@@ -7,22 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....core.errors import InvalidRequestError
-from ....core.sampling_params import SamplingParams
+from ....core.sampling_params import FLAG, SamplingParams, described, meaning_of, sampled_in
+from ....core.settings.declaration import flag
 
-_FLAGS: tuple[tuple[str, type, str], ...] = (
-    ("max_tokens", int, "maximum number of tokens to generate; default: as many as fit"),
-    ("temperature", float, "0: greedy; higher: more varied (default: 1)"),
-    ("top_p", float, "sample from the most likely tokens with this total probability (default: 1)"),
-    ("top_k", int, "sample from the K most likely tokens; 0: from all (default)"),
-    (
-        "min_p",
-        float,
-        "leave out tokens below this fraction of the highest probability (default: 0)",
-    ),
-    ("repetition_penalty", float, "values above 1 reduce repetitions (default: 1)"),
-    ("seed", int, "sampling seed; the same seed gives the same text"),
-)
-SAMPLING: Mapping[str, type] = {name: kind for name, kind, _ in _FLAGS}
+SAMPLING: Mapping[str, type] = {
+    name: int if "an integer" in described(name) else float for name in sampled_in(FLAG)
+}
 """Types of the sampling parameters that are numbers, by name."""
 
 
@@ -31,13 +21,9 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "sampling", "defaults of the model's generation_config replace those given here"
     )
-    for name, kind, text in _FLAGS:
+    for name, kind in SAMPLING.items():
         group.add_argument(
-            "--" + name.replace("_", "-"),
-            type=kind,
-            dest=f"sampling_{name}",
-            metavar="N",
-            help=text,
+            flag(name), type=kind, dest=f"sampling_{name}", metavar="N", help=meaning_of(name)
         )
     group.add_argument(
         "--stop", action="append", metavar="TEXT", help="stop before this text; may be repeated"
@@ -49,7 +35,7 @@ def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
 
     Raises InvalidRequestError for a value out of range.
     """
-    given = {name: getattr(args, f"sampling_{name}") for name, _, _ in _FLAGS}
+    given = {name: getattr(args, f"sampling_{name}") for name in SAMPLING}
     options = given | {"stop": args.stop}
     SamplingParams(**{name: value for name, value in options.items() if value is not None})
     return options

@@ -6,7 +6,7 @@ The OpenAPI document is generated from these structs. `null` means "not given" i
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -19,16 +19,7 @@ from ....core.request_options import (
     MAX_METADATA_VALUE,
     MAX_USER,
 )
-from ....core.sampling_params import (
-    MAX_ALLOWED_TOKEN_IDS,
-    MAX_BAD_WORD_LENGTH,
-    MAX_BAD_WORDS,
-    MAX_LOGIT_BIAS,
-    MAX_LOGPROB_TOKEN_IDS,
-    MAX_N,
-    MAX_STOP_STRINGS,
-    MAX_STOP_TOKEN_IDS,
-)
+from ....core.sampling_params import COMPLETIONS, Logprobs, body_struct
 
 MAX_IDS = 1 << 20
 """Token ids in one list: no model has a longer context."""
@@ -41,16 +32,8 @@ MAX_TOOLS = 128
 Text = Annotated[str, Meta(max_length=4096)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_CLIENT_ID)]
 ModelName = Annotated[str, Meta(max_length=256)]
-Probability = Annotated[float, Meta(ge=0, le=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=0, le=2**31)]
 PositiveCount = Annotated[int, Meta(ge=1, le=2**31)]
-Limit = Annotated[int, Meta(ge=1, le=2**31)]
-StopStrings = str | Annotated[list[str], Meta(max_length=MAX_STOP_STRINGS)]
-LogitBias = Annotated[
-    dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_LOGIT_BIAS)
-]
-BadWord = Annotated[str, Meta(min_length=1, max_length=MAX_BAD_WORD_LENGTH)]
 PromptItem = str | int | list[int]
 Metadata = Annotated[
     dict[
@@ -117,47 +100,48 @@ class Ignored(msgspec.Struct):
     """An object whose fields are skipped and not built."""
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
+NO_EFFECT = Meta(description="Accepted and ignored: it never changes an answer.")
+IgnoredText = Annotated[str, NO_EFFECT]
+IgnoredFlag = Annotated[bool, NO_EFFECT]
+
+
+def ignored_fields(kind: type) -> frozenset[str]:
+    """The fields of a body that clients send, and that never change an answer."""
+    return frozenset(
+        field.encode_name
+        for field in msgspec.structs.fields(kind)
+        if any(one is Ignored or NO_EFFECT in get_args(one) for one in get_args(field.type))
+    )
+
+
+if TYPE_CHECKING:
+
+    class Sampled(msgspec.Struct, kw_only=True):
+        """The declared parameters. These are read by name, all others as a group."""
+
+        n: int | None = None
+        max_tokens: int | None = None
+        min_tokens: int | None = None
+        prompt_logprobs: int | None = None
+        logprob_token_ids: tuple[int, ...] | None = None
+        truncate_prompt_tokens: int | None = None
+else:
+    Sampled = body_struct(COMPLETIONS)
+
+
+class SamplingFields(Sampled, kw_only=True):
     """The fields that completions and chat completions share."""
 
     model: ModelName | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stop: StopStrings | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    logit_bias: LogitBias | None = None
-    max_tokens: Count | None = None
     user: Annotated[str, Meta(max_length=MAX_USER)] | None = None
     # vLLM's additions
-    top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
-    min_p: Probability | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
-    min_tokens: Annotated[int, Meta(ge=0, le=2**31)] | None = None
-    stop_token_ids: Annotated[list[int], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
     request_id: Name | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     metadata: Metadata | None = None
     return_token_ids: bool | None = None
-    prompt_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
-    allowed_token_ids: (
-        Annotated[list[int], Meta(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS)] | None
-    ) = None
-    bad_words: Annotated[list[BadWord], Meta(max_length=MAX_BAD_WORDS)] | None = None
-    logprob_token_ids: (
-        Annotated[list[int], Meta(min_length=1, max_length=MAX_LOGPROB_TOKEN_IDS)] | None
-    ) = None
-    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
-    truncation_side: Literal["left", "right"] | None = None
-    stream_interval: Limit | None = None
     return_tokens_as_token_ids: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
     """Arguments of logits processors."""
@@ -171,9 +155,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
-    # Hints that are ignored, because they never change an answer.
-    session_id: str | None = None
-    spaces_between_special_tokens: bool | None = None
+    session_id: IgnoredText | None = None
+    spaces_between_special_tokens: IgnoredFlag | None = None
     """Text is made of the tokens' own bytes, so there are never such spaces."""
 
 
@@ -182,7 +165,7 @@ class CompletionBody(SamplingFields, kw_only=True):
 
     prompt: str | Annotated[list[PromptItem], Meta(max_length=MAX_IDS)]
     echo: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    logprobs: Logprobs | None = None
     add_special_tokens: bool | None = None
 
 
@@ -264,7 +247,7 @@ class ChatBody(SamplingFields, kw_only=True):
     messages: Messages
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    top_logprobs: Logprobs | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -276,11 +259,10 @@ class ChatBody(SamplingFields, kw_only=True):
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    # Hints that are ignored, because they never change an answer.
     prompt_cache_key: str | None = None
     prompt_cache_options: Ignored | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
+    prompt_cache_retention: IgnoredText | None = None
+    safety_identifier: IgnoredText | None = None
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):

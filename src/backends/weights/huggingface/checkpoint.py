@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ....core.log import get_logger
+from ....core.settings.sampling_defaults import GENERATION_CONFIG
 from ..config.model_config import ModelConfig
 from ..config.sampling_defaults import check_sampling_defaults
 from ..files.json_file import read_json
@@ -21,14 +22,6 @@ from .multimodal import is_multimodal, text_fields, text_tensor
 
 log = get_logger("model")
 
-_SAMPLING_KEYS = {
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_new_tokens": "max_tokens",
-}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -56,7 +49,7 @@ class SafetensorsCheckpoint:
         self.config = config or from_hf_config(whole, source=source)
         self._config, _ = text_fields(whole, source)
         self.sampling_defaults = check_sampling_defaults(
-            {name: self._generation.get(key) for key, name in _SAMPLING_KEYS.items()},
+            {name: self._generation.get(key) for key, name in GENERATION_CONFIG.items()},
             source=str(path / "generation_config.json"),
         )
         method = read_method(path, self._config, methods)
