@@ -11,11 +11,12 @@ from typing import Any
 from ..config import EngineConfig
 from ..engine.blocks.pool import hash_root
 from ..engine.request import PromptGroup, Request
-from ..errors import InvalidRequestError
+from ..errors import TOO_LONG, InvalidRequestError
 from ..host.logits_processors import ProcessorUse
 from ..interfaces import ModelInfo, Tokenizer
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
+from .prompts import check_kind
 
 NO_PROCESSORS = ProcessorUse()
 MAX_PROMPT_LOGPROBS = 1 << 17
@@ -54,6 +55,7 @@ async def checked_prompt(
 
     A long text is tokenized on another thread. Raises InvalidRequestError.
     """
+    check_kind(params, SamplingParams)
     check_sampling_params(params, info, config.max_logprobs)
     if isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
         raise InvalidRequestError(
@@ -83,6 +85,7 @@ def check_prompt_text(prompt: str, tokenizer: Tokenizer, max_model_len: int) -> 
             f"the prompt has {len(prompt)} characters; the context of {max_model_len} tokens "
             f"cannot hold more than {most}. Shorten the prompt.",
             param="prompt",
+            code=TOO_LONG,
         )
 
 
@@ -196,6 +199,7 @@ def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_le
             f"this model's maximum context length is {max_model_len} tokens and the prompt has "
             f"{num_prompt_tokens}, which leaves no room for output. Shorten the prompt.",
             param="prompt",
+            code=TOO_LONG,
         )
     if params.max_tokens is None:
         if params.min_tokens > room:
@@ -212,6 +216,7 @@ def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_le
             f"{num_prompt_tokens + params.max_tokens}. Shorten the prompt or lower max_tokens to "
             f"{room}.",
             param="max_tokens",
+            code=TOO_LONG,
         )
     return params.max_tokens
 
