@@ -72,7 +72,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     def _say_why(self, reason: str) -> None:
         """Keep the reason why an answer is not complete, for the log. The first reason counts."""
         if self.cycle is not None and not self.cycle.response_complete:
-            stats = answer_stats(self.cycle.scope)
+            stats = answer_stats(self.cycle.scope)  # type: ignore[arg-type]
             stats.error = stats.error or reason
 
     def _discard_unread(self) -> None:
