@@ -13,39 +13,39 @@ if __name__ != "tokenmill":
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .core.config import EngineConfig
-from .core.contract.hookspecs import HOOK_API, hookimpl
-from .core.errors import (
-    ConfigError,
-    EngineStoppedError,
-    InvalidRequestError,
-    OverloadedError,
-    PluginError,
-    RateLimitedError,
-    RequestFailedError,
-    TokenmillError,
-    WrongContextError,
-)
-from .core.grammar import Grammar, GrammarKind
-from .core.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
-from .core.plan import TokenLogprobs
-from .core.pooling import Pooling, PoolingParams
-from .core.pooling_outputs import (
-    EmbeddingOutput,
-    EmbeddingRequestOutput,
-    PoolingOutput,
-    PoolingRequestOutput,
-    ScoringOutput,
-    ScoringRequestOutput,
-)
-from .core.request_options import RequestOptions
-from .core.sampling_params import OutputKind, SamplingParams
 from .version import __version__
 
 if TYPE_CHECKING:
     from .api.app import create_app
     from .api.openai.context import ServerSettings
     from .assembly import AsyncEngine
+    from .core.config import EngineConfig
+    from .core.contract.hookspecs import HOOK_API, hookimpl
+    from .core.errors import (
+        ConfigError,
+        EngineStoppedError,
+        InvalidRequestError,
+        OverloadedError,
+        PluginError,
+        RateLimitedError,
+        RequestFailedError,
+        TokenmillError,
+        WrongContextError,
+    )
+    from .core.grammar import Grammar, GrammarKind
+    from .core.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
+    from .core.plan import TokenLogprobs
+    from .core.pooling import Pooling, PoolingParams
+    from .core.pooling_outputs import (
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        PoolingOutput,
+        PoolingRequestOutput,
+        ScoringOutput,
+        ScoringRequestOutput,
+    )
+    from .core.request_options import RequestOptions
+    from .core.sampling_params import OutputKind, SamplingParams
     from .llm import LLM
 
 __all__ = [
@@ -86,20 +86,38 @@ __all__ = [
     "hookimpl",
 ]
 
-
-_LAZY = {
-    "LLM": "llm",
-    "AsyncEngine": "assembly",
-    "ServerSettings": "api.openai.context",
-    "create_app": "api.app",
+_NAMES = {
+    "api.app": "create_app",
+    "api.openai.context": "ServerSettings",
+    "assembly": "AsyncEngine",
+    "core.config": "EngineConfig",
+    "core.contract.hookspecs": "HOOK_API hookimpl",
+    "core.errors": (
+        "ConfigError EngineStoppedError InvalidRequestError OverloadedError PluginError "
+        "RateLimitedError RequestFailedError TokenmillError WrongContextError"
+    ),
+    "core.grammar": "Grammar GrammarKind",
+    "core.outputs": "CompletionOutput FinishReason RequestMetrics RequestOutput",
+    "core.plan": "TokenLogprobs",
+    "core.pooling": "Pooling PoolingParams",
+    "core.pooling_outputs": (
+        "EmbeddingOutput EmbeddingRequestOutput PoolingOutput PoolingRequestOutput "
+        "ScoringOutput ScoringRequestOutput"
+    ),
+    "core.request_options": "RequestOptions",
+    "core.sampling_params": "OutputKind SamplingParams",
+    "llm": "LLM",
 }
-"""Imported when asked for, from these modules: a plugin or `--help` needs no torch and no HTTP."""
+"""Names by their modules, which are imported when a name is asked for: `import tokenmill` is fast,
+and a plugin or `--help` needs no torch and no HTTP."""
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
-    raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -111,7 +111,7 @@ class LLM:
         prompt_list = as_prompts(prompts)
         if sampling_params is None:
             sampling_params = self._engine.default_sampling_params()
-        params = one_each(sampling_params, len(prompt_list), "sampling_params")
+        params = one_each(sampling_params, len(prompt_list), "sampling_params", SamplingParams)
         return self._send(prompt_list, params, "generating", use_tqdm)
 
     def chat(
@@ -121,6 +121,7 @@ class LLM:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
@@ -132,9 +133,16 @@ class LLM:
         `add_generation_prompt` must be False) the answer continues the last message.
         `chat_template_kwargs` are variables of the template, for example
         `{"enable_thinking": False}`. Raises what `generate` raises, and InvalidRequestError
-        without a chat template, or for messages that it refuses.
+        without a chat template, for messages that it refuses, and for a `chat_template`, which is
+        an option of the model.
         """
-        is_one = bool(messages) and isinstance(messages[0], Mapping)
+        if chat_template is not None:
+            raise InvalidRequestError(
+                "a model has one chat template: give it to LLM(chat_template=FILE_OR_TEXT), "
+                "not to chat",
+                param="chat_template",
+            )
+        is_one = isinstance(messages, Mapping) or isinstance(next(iter(messages), None), Mapping)
         prompts = [
             self._engine.tokenizer.encode_chat(
                 conversation,  # type: ignore[arg-type]
@@ -180,7 +188,7 @@ class LLM:
         prompt_list = as_prompts(prompts)
         if pooling_params is None:
             pooling_params = PoolingParams()
-        wanted = one_each(pooling_params, len(prompt_list), "pooling_params")
+        wanted = one_each(pooling_params, len(prompt_list), "pooling_params", PoolingParams)
         for one in wanted:
             one.check(self._engine.info.hidden_size)
         pooling = Pooling(self._engine.config.pooling)

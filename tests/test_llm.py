@@ -144,6 +144,33 @@ def test_each_prompt_may_have_parameters_of_its_own(llm: LLM) -> None:
         llm.generate(["a", "b"], params[:1])
 
 
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, 5, SamplingParams])
+def test_parameters_in_another_shape_are_refused(llm: LLM, params: Any) -> None:
+    for given in (params, [params]):
+        with pytest.raises(InvalidRequestError, match=r"parameters are SamplingParams\(...\), got"):
+            llm.generate("abc", given)
+    with pytest.raises(InvalidRequestError, match=r"parameters are PoolingParams\(...\), got"):
+        llm.embed("abc", pooling_params=params)
+
+    async def stream() -> None:
+        async with toy_engine() as engine:
+            await engine.submit("abc", params)
+
+    with pytest.raises(InvalidRequestError, match=r"parameters are SamplingParams\(...\), got"):
+        asyncio.run(stream())
+
+
+@pytest.mark.parametrize("prompts", [None, 5, [None]])
+def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="a prompt is a text or a list of token ids"):
+        llm.generate(prompts)
+
+
+def test_a_chat_template_for_one_chat_is_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match=r"LLM\(chat_template="):
+        llm.chat([{"role": "user", "content": "a"}], chat_template="{{ messages }}")
+
+
 def test_n_completions_come_whole_in_one_output(llm: LLM) -> None:
     (output,) = llm.generate("abc", SEEDED.with_changes(n=3))
     assert [completion.index for completion in output.outputs] == [0, 1, 2]

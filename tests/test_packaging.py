@@ -99,7 +99,7 @@ def test_the_wheel_names_the_command_and_the_plugins(dist: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
         text = archive.read(name).decode()
-    assert "tokenmill = tokenmill.api.cli:main" in text
+    assert "tokenmill = tokenmill.__main__:main" in text
     assert "chunked = tokenmill.plugins.schedulers.chunked" in text
 
 

@@ -25,7 +25,10 @@ from .terminal import on_terminal
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = {name: (ROOT / f"docs/{name}.md").read_text() for name in ("install", "features", "index")}
+PAGES = {
+    name: (ROOT / f"docs/{name}.md").read_text()
+    for name in ("install", "features", "index", "library")
+}
 
 
 def blocks(language: str, text: str = README) -> list[str]:
@@ -35,8 +38,7 @@ def blocks(language: str, text: str = README) -> list[str]:
 
 [PLUGIN] = [block for block in blocks("python") if "hookimpl" in block]
 [CLIENT] = [block for block in blocks("python") if "from openai" in block]
-[FASTAPI] = [block for block in blocks("python") if "from fastapi" in block]
-PROGRAMS = [block for block in blocks("python") if block not in (PLUGIN, CLIENT, FASTAPI)]
+PROGRAMS = [block for block in blocks("python") if block not in (PLUGIN, CLIENT)]
 """Each loads the default model: one in `make test`, the others in `make check`."""
 [PACKAGE] = [block for block in blocks("toml") if "tokenmill.plugins" in block]
 COMMANDS = [
@@ -130,10 +132,11 @@ def test_openai_s_client_streams(server: RunningServer) -> None:
     assert done.stdout.strip()
 
 
-def test_its_fastapi_application_is_the_example_that_tests_run() -> None:
+def test_the_fastapi_application_of_the_library_s_page_is_the_example_that_tests_run() -> None:
+    [fastapi] = [one for one in blocks("python", PAGES["library"]) if "from fastapi" in one]
     example = ast.parse((ROOT / "examples/fastapi_app.py").read_text())
     known = [ast.unparse(statement) for statement in example.body]
-    shown = [ast.unparse(one) for one in ast.parse(FASTAPI).body if not is_import(one)]
+    shown = [ast.unparse(one) for one in ast.parse(fastapi).body if not is_import(one)]
     assert shown
     assert [one for one in known if one in shown] == shown
 

@@ -21,11 +21,17 @@ class PluginError(ConfigError):
 
 
 class InvalidRequestError(TokenmillError):
-    """A request is invalid and refused at admission. `param` names the field to change."""
+    """A request is invalid and refused at admission. `param` names the field to change; `code` is
+    OpenAI's word for the error, if it has one."""
 
-    def __init__(self, message: str, *, param: str | None = None) -> None:
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+        self.code = code
+
+
+TOO_LONG = "context_length_exceeded"
+"""The code of a request that does not fit into the model's context."""
 
 
 class OverloadedError(TokenmillError):

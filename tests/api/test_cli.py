@@ -232,3 +232,19 @@ def test_a_value_or_flag_that_cannot_be_is_wrong_usage(
 
 def test_two_models_are_one_too_many() -> None:
     check_one_line(run_forked("serve", "/a", "--model", "/b"), 1, "/a", "/b")
+
+
+@pytest.mark.parametrize("module", ["msgspec", "tokenmill.api.cli", "tokenmill.api.server"])
+def test_ctrl_c_ends_quietly_while_python_imports(module: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.write(2, b'interrupted')\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+    )
+    places = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = tokenmill("serve", "--port", "0", env={**os.environ, "PYTHONPATH": places})
+    assert (done.returncode, done.stderr) == (130, "interrupted")

@@ -235,3 +235,21 @@ def test_a_large_body_is_413_whether_its_length_is_told_or_not(http: httpx.Clien
     except httpx.WriteError:
         return  # the server hung up while the rest was being sent
     check_error(response, 413)
+
+
+def test_a_full_context_has_openai_s_code(http: httpx.Client) -> None:
+    long = [{"role": "user", "content": "a" * 1020}]
+    answers = [
+        complete(http, max_tokens=2000),
+        complete(http, prompt="a" * 1024),
+        complete(http, prompt=[1] * 1024),
+        complete(http, prompt="a" * 2000),
+        chat(http, messages=long),
+    ]
+    assert {check_error(one, 400)["code"] for one in answers} == {"context_length_exceeded"}
+
+
+def test_a_body_may_begin_with_a_byte_order_mark(http: httpx.Client) -> None:
+    answer = http.post(COMPLETIONS, content=b'\xef\xbb\xbf{"prompt": "a", "max_tokens": 1}')
+    assert answer.status_code == 200
+    check_error(http.post(COMPLETIONS, content=b"\xef\xbb\xbf"), 400)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -11,7 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from tokenmill.api.http.connections import connection
+from tokenmill.api.http.request_id import TrackRequests
 from tokenmill.core.contract.events import Finished
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.log import JsonFormatter
@@ -127,6 +131,49 @@ def test_a_refusal_is_logged_with_its_reason_and_routine_requests_only_for_debug
         assert http.get("/nowhere").status_code == 404
     paths = [one["path"] for one in requests_of(events_in(output))]
     assert "/nowhere" in paths and not {"/health", "/load"} & {*paths}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_that_is_not_complete_is_logged_with_the_reason(
+    served: Served, output: StringIO, executor: SteeredExecutor, stream: bool
+) -> None:
+    executor.step_seconds = 0.01
+    with served.client() as http, pytest.raises(httpx.TimeoutException):
+        executor.gate.clear()
+        body = ASK | {"max_tokens": 500, "stream": stream}
+        http.post("/v1/completions", json=body, timeout=0.2)
+    executor.gate.set()
+    served.wait_idle()
+    wait_for(lambda: bool(requests_of(events_in(output))))
+    [done] = requests_of(events_in(output))
+    assert (done["status"], done["error"]) == (499, "the client closed the connection")
+
+
+def test_a_client_that_reads_nothing_is_logged_as_such(
+    output: StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "STALL_SECONDS", 0.2)
+    engine = toy_engine(SteeredExecutor(num_blocks=8192), max_model_len=4096)
+    body = ASK | {"n": 32, "max_tokens": 3000, "logprobs": 20, "stream": True}
+    with serve_engine(engine, log_requests=True) as large, large.client() as http:
+        with http.stream("POST", "/v1/completions", json=body):
+            wait_for(lambda: bool(requests_of(events_in(output))))
+        large.wait_idle()
+    [done] = requests_of(events_in(output))
+    assert (done["status"], done["error"]) == (499, "the client read nothing for 0.2 s")
+
+
+def test_an_answer_that_the_end_of_the_server_cuts_off_is_logged_as_such(output: StringIO) -> None:
+    async def cut_off(scope: Scope, receive: Receive, send: Send) -> None:
+        raise asyncio.CancelledError
+
+    async def nothing(*args: object) -> Any: ...
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(TrackRequests(cut_off, logs=True)(scope, nothing, nothing))
+    [done] = requests_of(events_in(output))
+    assert (done["status"], done["error"]) == (499, "the server stopped")
 
 
 def test_a_client_that_leaves_a_stream_is_logged_as_such(

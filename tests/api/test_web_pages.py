@@ -83,3 +83,22 @@ def test_a_browser_asks_first_and_gets_no_permission(http: httpx.Client) -> None
         http.post("/v1/completions", json=ASK, headers={"origin": "http://evil.example"}),
     ):
         assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize("target", ["http://localhost/v1/models", "HTTP://127.0.0.1:1/v1/models?a"])
+def test_a_target_may_name_the_host(http: httpx.Client, target: str) -> None:
+    assert _get(http, target).json()["object"] == "list"
+
+
+def test_a_target_without_a_path_is_the_root(http: httpx.Client) -> None:
+    assert _get(http, "http://localhost").text == http.get("/").text
+
+
+def test_the_host_of_a_target_is_checked_instead_of_the_header(http: httpx.Client) -> None:
+    refused = check_error(_get(http, "http://evil.example/v1/models"), 403)
+    assert refused["code"] == "host_not_allowed"
+    assert _get(http, "http://localhost/v1/models", host="evil.example").status_code == 200
+
+
+def _get(http: httpx.Client, target: str, host: str = "localhost") -> httpx.Response:
+    return http.get("/", headers={"host": host}, extensions={"target": target.encode()})

@@ -22,7 +22,7 @@ from ...core.errors import (
 )
 from ...core.log import get_logger
 from . import anthropic_errors
-from .request_log import answer_stats
+from .request_log import CLIENT_LEFT, answer_stats
 
 log = get_logger("api")
 
@@ -76,7 +76,8 @@ def as_api_error(error: Exception) -> APIError:
         case APIError():
             return error
         case InvalidRequestError():
-            return APIError(400, str(error), param=_FIELDS.get(error.param or "", error.param))
+            param = _FIELDS.get(error.param or "", error.param)
+            return APIError(400, str(error), param=param, code=error.code)
         case RateLimitedError():
             return APIError(
                 429, str(error), code="rate_limit_exceeded", retry_after=error.retry_after
@@ -134,5 +135,6 @@ async def handle_error(request: Request, error: Exception) -> Response:
     if found.status == 405:
         text = f"{request.scope['path']} does not accept {request.method}"
         found = APIError(405, text, headers=found.headers)
-    answer_stats(request.scope).error = found.message
+    if found.status != CLIENT_LEFT:  # the connection knows why
+        answer_stats(request.scope).error = found.message
     return error_response(found, request.scope["path"])

@@ -87,7 +87,7 @@ def request_text(fields: Fields) -> str:
     if (rate := fields.get("tokens_per_second")) is not None:
         words.append(f"{rate:.1f} tok/s")
     if fields["status"] == CLIENT_LEFT:
-        words.append("ended early")
+        words.append("ended early:" if fields.get("error") else "ended early")
     if error := fields.get("error"):
         words.append(printable(error))
     return " ".join(words)

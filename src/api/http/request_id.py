@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -57,6 +58,10 @@ class TrackRequests:
         with bound_contextvars(request_id=request_id):
             try:
                 await self._app(scope, receive, send_with_id)
+            except asyncio.CancelledError:
+                stats = answer_stats(scope)
+                stats.error = stats.error or "the server stopped"
+                raise
             finally:
                 if self._logs:
                     log_request(scope, status if is_complete else CLIENT_LEFT, began)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import EngineConfig
-from ..errors import EngineStoppedError, InvalidRequestError
+from ..errors import TOO_LONG, EngineStoppedError, InvalidRequestError
 from ..interfaces import ModelInfo, Tokenizer
 from ..request_options import NO_OPTIONS, RequestOptions
 from ..sampling_params import SamplingParams
+from .prompts import check_kind
 
 MAX_PROMPT_LOGPROBS = 1 << 17
 """Log-probabilities of one prompt's tokens. Each takes about 100 bytes of memory."""
@@ -63,6 +64,7 @@ async def check(
 
     Raises InvalidRequestError.
     """
+    check_kind(params, SamplingParams)
     check_sampling_params(params, info, config.max_logprobs)
     if isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
         raise InvalidRequestError(
@@ -119,6 +121,7 @@ def check_prompt_text(prompt: str, tokenizer: Tokenizer, max_model_len: int) -> 
             f"the prompt has {len(prompt)} characters; the context of {max_model_len} tokens "
             f"cannot hold more than {most}. Shorten the prompt.",
             param="prompt",
+            code=TOO_LONG,
         )
 
 
@@ -231,6 +234,7 @@ def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_le
             f"this model's maximum context length is {max_model_len} tokens and the prompt has "
             f"{num_prompt_tokens}, which leaves no room for output. Shorten the prompt.",
             param="prompt",
+            code=TOO_LONG,
         )
     if params.max_tokens is None:
         if params.min_tokens > room:
@@ -247,6 +251,7 @@ def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_le
             f"{num_prompt_tokens + params.max_tokens}. Shorten the prompt or lower max_tokens to "
             f"{room}.",
             param="max_tokens",
+            code=TOO_LONG,
         )
     return params.max_tokens
 

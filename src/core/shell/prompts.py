@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..errors import InvalidRequestError
@@ -14,7 +14,7 @@ Prompt = Tokens | Mapping[str, Any]
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Tokens]:
     """The prompts that were given as one or as a list. Raises InvalidRequestError."""
-    is_one = isinstance(prompts, str | bytes | Mapping)
+    is_one = isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable)
     if is_one or (prompts and all(isinstance(item, int) for item in prompts)):
         return [_as_tokens(prompts)]  # type: ignore[arg-type]
     return [_as_tokens(prompt) for prompt in prompts]  # type: ignore[arg-type]
@@ -34,8 +34,19 @@ def _as_tokens(prompt: Prompt) -> Tokens:
     )
 
 
-def one_each(given: T | Sequence[T], num_prompts: int, name: str) -> list[T]:
-    """The parameters of each prompt. Raises ValueError for a list of another length."""
+def check_kind(params: object, kind: type) -> None:
+    """Raise InvalidRequestError for parameters in another shape, for example a dict."""
+    if not isinstance(params, kind):
+        raise InvalidRequestError(
+            f"parameters are {kind.__name__}(...), got {type(params).__name__}", param="params"
+        )
+
+
+def one_each(given: T | Sequence[T], num_prompts: int, name: str, kind: type[T]) -> list[T]:
+    """The parameters of each prompt. Raises ValueError for a list of another length, and
+    InvalidRequestError for parameters that are not of this kind."""
+    for params in given if isinstance(given, list | tuple) else (given,):
+        check_kind(params, kind)
     if not isinstance(given, list | tuple):
         return [given] * num_prompts  # type: ignore[list-item]
     if len(given) != num_prompts:

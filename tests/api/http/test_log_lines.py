@@ -44,7 +44,9 @@ def test_an_error_is_shown_with_its_reason() -> None:
     fields = {"method": "GET", "path": "/nope", "status": 404, "seconds": 0.001,
               "error": "there is none", "request_id": "abc"}  # fmt: skip
     assert line("request", **fields).endswith(" 404 GET /nope there is none abc")
-    assert " ended early" in line("request", **ANSWER | {"status": 499})
+    assert " ended early chatcmpl-0123" in line("request", **ANSWER | {"status": 499})
+    left = line("request", **ANSWER | {"status": 499, "error": "the client left"})
+    assert " ended early: the client left " in left
 
 
 def test_a_clients_text_cannot_control_the_terminal() -> None:

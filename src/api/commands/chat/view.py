@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import termios
+import textwrap
 from collections.abc import Iterator
 from typing import Protocol, TextIO
 
@@ -128,7 +130,18 @@ def silent_keys() -> Iterator[None]:
 
 
 def tell(notice: str) -> None:
-    """Show a notice on stderr: on a terminal dim, errors in bold type."""
-    style = BOLD if notice.startswith("error:") else DIM
+    """Show a notice on stderr: on a terminal dim, errors in bold type, wrapped between words."""
+    if not sys.stderr.isatty():
+        print(notice, file=sys.stderr)
+        return
+    style, columns = BOLD if notice.startswith("error:") else DIM, shutil.get_terminal_size()[0]
     for line in notice.split("\n"):
-        print(f"{style}{line}{PLAIN}" if sys.stderr.isatty() else line, file=sys.stderr)
+        for row in wrapped(line, columns):
+            print(f"{style}{row}{PLAIN}", file=sys.stderr)
+
+
+def wrapped(line: str, columns: int) -> list[str]:
+    """The rows of a line. In a table of two columns, the second one goes on below its beginning."""
+    name = re.match(r"\S.*? {2,}", line)
+    indent = name.end() if name and name.end() < columns // 2 else 0
+    return textwrap.wrap(line, columns, subsequent_indent=" " * indent) or [""]

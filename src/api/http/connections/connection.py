@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..errors import APIError, error_body, error_response
+from ..request_log import answer_stats
 from .heads import StrictConnection
 from .room import Room
 
@@ -63,9 +64,16 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._cancel_stall()
         if self._next_probe is not None:
             self._next_probe.cancel()
+        self._say_why("the client closed the connection")
         if exc is None:
             self._discard_unread()
         super().connection_lost(exc)
+
+    def _say_why(self, reason: str) -> None:
+        """Keep the reason why an answer is not complete, for the log. The first reason counts."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            stats = answer_stats(self.cycle.scope)  # type: ignore[arg-type]
+            stats.error = stats.error or reason
 
     def _discard_unread(self) -> None:
         """Read the rest of a refused request. The system resets a connection that is closed with
@@ -137,6 +145,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 
     def _abort_unless_less_than(self, unsent: int) -> None:
         if self.transport.get_write_buffer_size() >= unsent:
+            self._say_why(f"the client read nothing for {STALL_SECONDS:g} s")
             self.transport.abort()
         else:
             self._watch_reader()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import h11
 
 from ..errors import APIError
@@ -11,13 +13,17 @@ MAX_HEADER_BYTES = 16 << 10
 _BETWEEN = 4
 """Bytes around a header's name and value: colon, space, and the end of the line."""
 
+_ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/?.*)", re.IGNORECASE)
+"""A target with scheme, host and path, as clients of proxies send it."""
+
 NOT_HTTP = APIError(400, "this is not a valid HTTP request")
 TOO_LARGE = APIError(431, f"the head of this request is larger than {MAX_HEADER_BYTES} bytes")
 TWO_LENGTHS = APIError(400, "send either Transfer-Encoding or Content-Length, not both")
 
 
 class StrictConnection(h11.Connection):
-    """A server's side of h11 that refuses large heads, and bodies with two lengths.
+    """A server's side of h11 that refuses large heads, and bodies with two lengths, and shows paths
+    as targets.
 
     h11 limits only heads that arrive in several reads. Two lengths are how requests are smuggled
     past a proxy that believes the other one. `refusal` is the answer to the last error.
@@ -38,7 +44,7 @@ class StrictConnection(h11.Connection):
         if refusal is not None:
             self.refusal = refusal
             raise h11.RemoteProtocolError(refusal.message, error_status_hint=refusal.status)
-        return event
+        return _without_host_in_target(event) if isinstance(event, h11.Request) else event
 
 
 def _refusal(request: h11.Request) -> APIError | None:
@@ -48,3 +54,18 @@ def _refusal(request: h11.Request) -> APIError | None:
         return TOO_LARGE
     names = {name for name, _ in request.headers}
     return TWO_LENGTHS if {b"transfer-encoding", b"content-length"} <= names else None
+
+
+def _without_host_in_target(request: h11.Request) -> h11.Request:
+    """The request with a path as its target. The host of a target replaces the header, which RFC
+    9112 wants ignored then: the checks of the Host header see the host that the client asked."""
+    found = _ABSOLUTE.fullmatch(request.target)
+    if found is None:
+        return request
+    host, path = found.groups()
+    return h11.Request(
+        method=request.method,
+        target=path if path.startswith(b"/") else b"/" + path,
+        headers=[(b"host", host), *(pair for pair in request.headers if pair[0] != b"host")],
+        http_version=request.http_version,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -129,6 +130,8 @@ async def _read_bytes(request: Request, max_bytes: int, account: Account) -> byt
         raise APIError(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from error
     except ClientDisconnect as error:
         raise APIError(400, "the client disconnected") from error
+    if received.startswith(codecs.BOM_UTF8):  # as some editors and PowerShell write files
+        del received[: len(codecs.BOM_UTF8)]
     return received
 
 

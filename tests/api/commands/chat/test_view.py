@@ -12,7 +12,7 @@ import pytest
 from tokenmill.api.commands.chat import view
 from tokenmill.api.commands.chat.partner import Piece
 from tokenmill.api.commands.chat.rendering import WordWrap
-from tokenmill.api.commands.chat.view import TerminalView
+from tokenmill.api.commands.chat.view import TerminalView, wrapped
 
 WIDTH, HEIGHT = 20, 8
 
@@ -107,3 +107,16 @@ def test_an_answer_cannot_send_orders_to_the_terminal() -> None:
 
 def test_a_terminal_without_width_shows_something() -> None:
     assert WordWrap(1).add("a漢 b").replace("\n", "") == "a漢b"
+
+
+def test_a_notice_is_wrapped_between_words_below_its_own_column() -> None:
+    rows = wrapped("last answer  12 tokens in, 40 out, TTFT 85 ms, 38.2 tokens/s", 40)
+    assert rows == [
+        "last answer  12 tokens in, 40 out, TTFT",
+        "             85 ms, 38.2 tokens/s",
+    ]
+    assert wrapped("stopped: the text so far is kept", 20) == [
+        "stopped: the text so",
+        "far is kept",
+    ]
+    assert wrapped("", 20) == [""]
