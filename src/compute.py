@@ -8,6 +8,7 @@ from __future__ import annotations
 from .backends.attention.base import (
     AttentionBackend,
     AttentionBatch,
+    AttentionCapabilities,
     AttentionSpec,
     GraphableBackend,
     GraphSupport,
@@ -26,7 +27,13 @@ from .backends.grammar.base import (
     MaskedRows,
     Matcher,
 )
-from .backends.linear.base import ACTIVATIONS, LinearBackend, LinearSpec, Projection
+from .backends.linear.base import (
+    ACTIVATIONS,
+    LinearBackend,
+    LinearCapabilities,
+    LinearSpec,
+    Projection,
+)
 from .backends.machine.compiling import BuildError
 from .backends.models.base import (
     Attend,
@@ -62,6 +69,7 @@ __all__ = [
     "Attend",
     "AttentionBackend",
     "AttentionBatch",
+    "AttentionCapabilities",
     "AttentionRecord",
     "AttentionSpec",
     "Begin",
@@ -86,6 +94,7 @@ __all__ = [
     "KVLayout",
     "LayerKind",
     "LinearBackend",
+    "LinearCapabilities",
     "LinearSpec",
     "LoadOptions",
     "LoadRank",

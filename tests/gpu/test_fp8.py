@@ -53,7 +53,7 @@ def test_every_number_is_rounded_and_read(
     torch.testing.assert_close(
         step.run(made, cache), expected.repeat_interleave(group, 1), rtol=0, atol=0, equal_nan=True
     )
-    values = backend.kv_cache_layouts[0].views(cache)[1]
+    values = backend.capabilities.kv_cache_layouts[0].views(cache)[1]
     blocks = torch.cat(step.tables).to(spec.device)
     written = movable(values)[blocks, 0]
     isnan = expected.isnan()

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from tokenmill.compute import AttentionBatch, AttentionSpec, GraphSupport, KVLayout
+from tokenmill.compute import (
+    AttentionBatch,
+    AttentionCapabilities,
+    AttentionSpec,
+    GraphSupport,
+    KVLayout,
+)
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -37,7 +43,7 @@ class SdpaAttention:
 
     name = "sdpa"
     graphs: GraphSupport = "never"
-    kv_cache_layouts = (KVLayout.HALVES,)
+    capabilities = AttentionCapabilities(kv_cache_layouts=(KVLayout.HALVES,))
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:

@@ -37,7 +37,7 @@ class AttentionSpec:
     logits_soft_cap: float | None = None
     has_sinks: bool = False
     """Each head of each layer has a sink: a number that takes part in the softmax like the scaled
-    score of a key whose value is 0. See `use_sinks`."""
+    score of a key whose value is 0. See AttentionCapabilities."""
     computes_decodes: bool = True
     """False: the backend computes prompts and chunks only, and another one computes decodes."""
     kv_cache_layout: KVLayout | None = None
@@ -52,6 +52,24 @@ class AttentionSpec:
     def cache_dtype(self) -> torch.dtype:
         """The type of the cache's tensors."""
         return self.dtype if self.kv_cache_dtype is None else self.kv_cache_dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCapabilities:
+    """What a backend can do, apart from what its `reasons_against` depends on."""
+
+    kv_cache_layouts: Sequence[KVLayout] = ()
+    """Layouts of the cache that it can use, best first. With them it can be paired with another
+    backend."""
+    kv_cache_dtypes: Sequence[torch.dtype] = ()
+    """The values of `AttentionSpec.kv_cache_dtype` that it serves. It never gets a spec with
+    another value."""
+    sinks: bool = False
+    """It has a method `use_sinks(sinks)`, which gets the sinks of each layer, float32 [h], before
+    the first call of `forward`. Otherwise it never gets a spec with `has_sinks`."""
+    builds: bool = False
+    """It has a class method `build(spec, progress)`, which compiles its kernels. It is called
+    before `reasons_against`, so that the user sees progress. It may raise BuildError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,21 +107,12 @@ class AttentionBatch:
 class AttentionBackend(Protocol):
     """Computes causal attention over a paged KV cache.
 
-    A class may also have:
-
-    - `kv_cache_layouts`: layouts of the cache that the backend can use, best first. With them it
-      can be paired with another backend.
-    - `kv_cache_dtypes`: the values of `AttentionSpec.kv_cache_dtype` that the backend serves. A
-      backend without this attribute never gets a spec with such a value.
-    - `build(spec, progress)`, a classmethod: compiles the backend's kernels. It is called before
-      `reasons_against` so that the user sees progress. It may raise BuildError.
-    - `on_this_machine()`, a classmethod: what the backend lacks on this machine for any model, one
-      line each.
-    - `use_sinks(sinks)`: gives the backend the sinks of each layer, float32 [h], before the first
-      call of `forward`. A backend without this method never gets a spec with `has_sinks`.
+    A class may also have a class method `on_this_machine()`, which `tokenmill plugins show` calls:
+    what the backend lacks on this machine for any model, one line each.
     """
 
     name: str
+    capabilities: AttentionCapabilities
     graphs: GraphSupport
     """Unless it is "never", the backend is a GraphableBackend."""
 

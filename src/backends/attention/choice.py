@@ -18,7 +18,7 @@ def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress)
     """
     registry, choice = plugins.registry, plugins.choice("attention_backend")
     if choice.is_pair:
-        return BackendPair(*build_pair(registry, choice))
+        return BackendPair(*build_pair(registry, choice), progress)
     return choose(plugins, "attention_backend", _reasons_against, progress)
 
 

@@ -17,7 +17,13 @@ from ...core.errors import ConfigError
 from ...core.interfaces import Progress, no_progress
 from ...core.log import get_logger
 from ..choosing.auto import AutoBackend
-from .base import AttentionBackend, AttentionBatch, AttentionSpec, GraphSupport
+from .base import (
+    AttentionBackend,
+    AttentionBatch,
+    AttentionCapabilities,
+    AttentionSpec,
+    GraphSupport,
+)
 from .reasons import reasons_against
 
 log = get_logger("plugins")
@@ -27,6 +33,7 @@ class MixedAttention:
     """Gives each layer to the backend of its spec; AttentionBackend describes the methods."""
 
     graphs: GraphSupport = "never"
+    capabilities = AttentionCapabilities(sinks=True)
 
     def __init__(
         self,
@@ -82,7 +89,7 @@ class MixedAttention:
         )
 
     def use_sinks(self, sinks: Sequence[torch.Tensor]) -> None:
-        """Pass the sinks of each layer on; see AttentionBackend."""
+        """Pass the sinks of each layer on; see AttentionCapabilities."""
         for backend in self._backends:
             cast(Any, backend).use_sinks(sinks)
 

@@ -4,44 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from ...core.contract.choice import Choice
 from ...core.contract.registry import Registry
 from ...core.errors import ConfigError, PluginError
-from ...core.interfaces import Progress
+from ...core.interfaces import Progress, no_progress
 from ...core.suggest import did_you_mean
 from ..choosing.auto import option_names, options_of
-from .base import AttentionBackend, AttentionBatch, AttentionSpec, is_graphable
+from .base import (
+    AttentionBackend,
+    AttentionBatch,
+    AttentionCapabilities,
+    AttentionSpec,
+    is_graphable,
+)
 from .reasons import reasons_against
 
 
 class BackendPair:
     """Acts as a backend's class; its backend divides each step between two backends."""
 
-    kv_cache_dtypes = None
-    """None: `reasons_against` asks both backends for their types."""
+    capabilities = None
+    """None: `reasons_against` asks both backends."""
 
-    def __init__(self, prefill: type[AttentionBackend], decode: type[AttentionBackend]) -> None:
+    def __init__(
+        self,
+        prefill: type[AttentionBackend],
+        decode: type[AttentionBackend],
+        progress: Progress = no_progress,
+    ) -> None:
+        """`progress`: of compiling the kernels of both."""
         self.name = f"{prefill.name},{decode.name}"
-        self._prefill, self._decode = prefill, decode
-
-    def build(self, spec: AttentionSpec, progress: Progress) -> None:
-        """Compile the kernels of both backends."""
-        for backend, own in zip((self._prefill, self._decode), self._specs(spec), strict=True):
-            if hasattr(backend, "build"):
-                backend.build(own, progress)
+        self._prefill, self._decode, self._progress = prefill, decode, progress
 
     def reasons_against(self, spec: AttentionSpec) -> list[str]:
         """Return the reasons of both backends, and why they cannot share a cache."""
-        prefill_spec, decode_spec = self._specs(spec)
-        return [
-            *self._reasons_of_layout(),
-            *(f"{self._prefill.name}: {r}" for r in reasons_against(self._prefill, prefill_spec)),
-            *(f"{self._decode.name}: {r}" for r in reasons_against(self._decode, decode_spec)),
-        ]
+        pairs = zip((self._prefill, self._decode), self._specs(spec), strict=True)
+        found = (
+            f"{backend.name}: {reason}"
+            for backend, own in pairs
+            for reason in reasons_against(backend, own, self._progress)
+        )
+        return [*self._reasons_of_layout(), *found]
 
     def __call__(self, spec: AttentionSpec) -> PairedAttention:
         """Make both backends. Raises ConfigError if the shapes of their caches differ."""
@@ -62,16 +69,18 @@ class BackendPair:
 
     def _shared_layouts(self) -> list[Any]:
         """Layouts that both can use, in the order of the decode backend, which reads most."""
-        others = _layouts(self._prefill)
-        return [layout for layout in _layouts(self._decode) if layout in others]
+        others = self._prefill.capabilities.kv_cache_layouts
+        own = self._decode.capabilities.kv_cache_layouts
+        return [layout for layout in own if layout in others]
 
     def _reasons_of_layout(self) -> list[str]:
-        silent = [b.name for b in (self._prefill, self._decode) if not _layouts(b)]
+        silent = [
+            f"{backend.name} does not declare the layouts of the KV cache that it supports"
+            for backend in (self._prefill, self._decode)
+            if not backend.capabilities.kv_cache_layouts
+        ]
         if silent:
-            return [
-                f"{name} does not declare the layouts of the KV cache that it supports"
-                for name in silent
-            ]
+            return silent
         if self._shared_layouts():
             return []
         return [
@@ -92,6 +101,8 @@ class PairedMetadata:
 
 class PairedAttention:
     """Divides each step between two backends; see AttentionBackend for the contract."""
+
+    capabilities = AttentionCapabilities(sinks=True)
 
     def __init__(self, prefill: AttentionBackend, decode: AttentionBackend) -> None:
         self.name = f"{prefill.name},{decode.name}"
@@ -131,6 +142,11 @@ class PairedAttention:
                 backend.forward(
                     layer, q_thd[rows], k_tkd[rows], v_tkd[rows], kv_cache, own, out_thd[rows]
                 )
+
+    def use_sinks(self, sinks: Sequence[torch.Tensor]) -> None:
+        """Pass the sinks of each layer on; see AttentionCapabilities."""
+        for backend in (self._prefill, self._decode):
+            cast(Any, backend).use_sinks(sinks)
 
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
@@ -198,8 +214,3 @@ def _part(batch: AttentionBatch, start: int, end: int) -> AttentionBatch:
         seq_lens_host=batch.seq_lens_host[own],
         num_decodes=batch.num_decodes if start == 0 else 0,
     )
-
-
-def _layouts(backend: type[AttentionBackend]) -> tuple[Any, ...]:
-    """Layouts of the cache that a backend can use, best first."""
-    return tuple(getattr(backend, "kv_cache_layouts", ()))

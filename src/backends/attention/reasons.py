@@ -10,34 +10,31 @@ import torch
 
 from ...core.interfaces import Progress, no_progress
 from ..machine.compiling import BuildError
-from .base import AttentionSpec
+from .base import AttentionCapabilities, AttentionSpec
 
 
-def reasons_against(backend: Any, spec: Any, progress: Progress = no_progress) -> list[str]:
+def reasons_against(
+    backend: Any, spec: AttentionSpec, progress: Progress = no_progress
+) -> list[str]:
     """Return every reason why a backend cannot serve an AttentionSpec.
 
-    `backend` is a class, or an object that is used like one. Its `build(spec, progress)`, if it has
-    one, is called first so that its progress is visible.
-
-    The spec's `kv_cache_dtype` must be one of the backend's `kv_cache_dtypes`: a backend that does
-    not list it would read the cache wrongly. `kv_cache_dtypes` None means that the backend consists
-    of others and checks each of them with this function.
+    `backend` is a class, or an object that is used like one. If it has no `capabilities` of its
+    own (None), it consists of others, and checks each of them with this function.
     """
-    if hasattr(backend, "build"):
+    can: AttentionCapabilities | None = backend.capabilities
+    if can is not None and can.builds:
         with suppress(BuildError):  # `reasons_against` reports it
             backend.build(spec, progress)
     reasons: list[str] = backend.reasons_against(spec)
-    if getattr(spec, "has_sinks", False) and not hasattr(backend, "use_sinks"):
-        reasons = [*reasons, "it has no attention sinks"]
-    wanted = getattr(spec, "kv_cache_dtype", None)
-    known = getattr(backend, "kv_cache_dtypes", ())
-    if wanted is None or known is None or wanted in known:
+    if can is None:
         return reasons
-    return [
-        *reasons,
-        f"it keeps keys and values in the model's precision, not in {_name(wanted)} "
-        "(--kv-cache-dtype)",
-    ]
+    if spec.has_sinks and not can.sinks:
+        reasons = [*reasons, "it has no attention sinks"]
+    if spec.kv_cache_dtype is not None and spec.kv_cache_dtype not in can.kv_cache_dtypes:
+        name = _name(spec.kv_cache_dtype)
+        why = f"it keeps keys and values in the model's precision, not in {name} (--kv-cache-dtype)"
+        reasons = [*reasons, why]
+    return reasons
 
 
 def reasons_of_dtype(spec: AttentionSpec, supported: Sequence[torch.dtype]) -> list[str]:

@@ -48,8 +48,6 @@ class AutoBackend:
     """
 
     name = "auto"
-    kv_cache_dtypes = None
-    """None: `reasons_against` asks the candidates for their types."""
 
     def __init__(
         self, registry: Registry, choice: Choice, reasons: Reasons, progress: Progress

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from ...core.interfaces import Progress
-from ..attention.base import AttentionBatch, AttentionSpec, GraphSupport
+from ..attention.base import AttentionBatch, AttentionCapabilities, AttentionSpec, GraphSupport
 from ..attention.kv_layout import KVLayout
 from ..attention.reasons import reasons_of_dtype, reasons_of_heads
 from ..machine.compiling import BuildError
@@ -49,6 +49,7 @@ class CPUAttention:
     name = "cpu"
     graphs: GraphSupport = "never"
     """A CPU has no graphs."""
+    capabilities = AttentionCapabilities(sinks=True, builds=True)
 
     @classmethod
     def build(cls, spec: AttentionSpec, progress: Progress) -> None:
@@ -86,7 +87,7 @@ class CPUAttention:
         )
 
     def use_sinks(self, sinks: Sequence[torch.Tensor]) -> None:
-        """Take the sinks of each layer; see AttentionBackend."""
+        """Take the sinks of each layer; see AttentionCapabilities."""
         self._sinks = [layer.float().contiguous() for layer in sinks]
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:

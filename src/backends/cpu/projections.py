@@ -10,7 +10,7 @@ from itertools import groupby
 import torch
 
 from ...core.interfaces import Progress
-from ..linear.base import ACTIVATIONS, LinearSpec, Projection
+from ..linear.base import ACTIVATIONS, LinearCapabilities, LinearSpec, Projection
 from ..linear.torch import GateUp
 from ..machine.compiling import BuildError
 from ..machine.device import has_bfloat16
@@ -69,6 +69,7 @@ class CPULinear:
     LinearBackend."""
 
     name = "cpu"
+    capabilities = LinearCapabilities(builds=True, measures=True, looks_up=True)
     inputs = InputPrecision.INT8
     """How products with packed weights take their inputs."""
 

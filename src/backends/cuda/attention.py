@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...core.interfaces import Progress
-from ..attention.base import AttentionBatch, AttentionSpec, GraphSupport
+from ..attention.base import AttentionBatch, AttentionCapabilities, AttentionSpec, GraphSupport
 from ..attention.fp8 import FP8_DTYPES
 from ..attention.gpu_reasons import reasons_of_device, reasons_of_machine
 from ..attention.graph_inputs import PaddedInputs
@@ -67,8 +67,9 @@ class CudaPagedAttention:
 
     name = "cuda-paged"
     graphs: GraphSupport = "decodes"
-    kv_cache_layouts = (KVLayout.HEADS,)
-    kv_cache_dtypes = FP8_DTYPES
+    capabilities = AttentionCapabilities(
+        kv_cache_layouts=(KVLayout.HEADS,), kv_cache_dtypes=FP8_DTYPES, builds=True
+    )
 
     @classmethod
     def build(cls, spec: AttentionSpec, progress: Progress) -> None:

@@ -76,22 +76,32 @@ class Embedding(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearCapabilities:
+    """Which of the optional methods a backend has."""
+
+    builds: bool = False
+    """A class method `build(spec, progress)`; see AttentionCapabilities."""
+    measures: bool = False
+    """A class method `packed_bytes(spec, format, num_rows, num_inputs)`: the memory of a matrix,
+    if it is not the size in the file. A model that is too large is refused before it is loaded."""
+    looks_up: bool = False
+    """A method `embedding(weights)`, which returns an Embedding of a head that the backend made, in
+    the head's memory, or of packed weights of a format that it keeps. Then its heads copy weights
+    in floating point, products keep biases in float32, and `packed_bytes` also knows the spec's
+    type as a format. Other backends get an embedding in floating point, and a head of tied
+    embeddings computes with its memory."""
+
+
 class LinearBackend(Protocol):
     """Makes the projections of a model.
 
     The caller dequantizes packed weights of formats that the backend does not keep. A class may
-    also have `build(spec, progress)` and `on_this_machine()`; see AttentionBackend. If it keeps
-    a format in more memory than the file, it has a class method `packed_bytes(spec, format,
-    num_rows, num_inputs)`, so that a model that is too large is refused before it is loaded.
-
-    A backend may look up rows of the weights that it keeps: by a method `embedding(weights)`, which
-    returns an Embedding of a head that it made, in the head's memory, or of packed weights of a
-    format that it keeps. Then its heads copy weights in floating point, products keep biases in
-    float32, and `packed_bytes` also knows the spec's type as a format. Other backends get an
-    embedding in floating point, and a head of tied embeddings computes with its memory.
+    also have `on_this_machine()`; see AttentionBackend.
     """
 
     name: str
+    capabilities: LinearCapabilities
 
     @classmethod
     def reasons_against(cls, spec: LinearSpec) -> list[str]:

@@ -26,9 +26,9 @@ def choose_linear_backend(plugins: Plugins, progress: Progress = no_progress) ->
 def reasons_against(backend: Any, spec: LinearSpec, progress: Progress = no_progress) -> list[str]:
     """Return every reason why a backend cannot serve a spec.
 
-    Its `build(spec, progress)`, if it has one, is called first so that its progress is visible.
+    It is built first, if it can be, so that its progress is visible.
     """
-    if hasattr(backend, "build"):
+    if not isinstance(backend, AutoLinear) and backend.capabilities.builds:
         with suppress(BuildError):  # `reasons_against` reports it
             backend.build(spec, progress)
     reasons: list[str] = backend.reasons_against(spec)
@@ -37,9 +37,8 @@ def reasons_against(backend: Any, spec: LinearSpec, progress: Progress = no_prog
 
 def looks_up(backend: Any, spec: LinearSpec) -> bool:
     """Whether a backend looks up rows of the weights that it keeps."""
-    if isinstance(backend, AutoLinear):
-        return backend.looks_up(spec)
-    return hasattr(backend, "embedding")
+    chosen = backend.choose(spec) if isinstance(backend, AutoLinear) else backend
+    return chosen is not None and bool(chosen.capabilities.looks_up)
 
 
 def packed_bytes(
@@ -50,9 +49,10 @@ def packed_bytes(
     num_inputs: int,
 ) -> int | None:
     """Return the memory in which a backend keeps a matrix; None: as much as in the file."""
-    if not hasattr(backend, "packed_bytes"):
+    chosen = backend.choose(spec) if isinstance(backend, AutoLinear) else backend
+    if chosen is None or not chosen.capabilities.measures:
         return None
-    size: int | None = backend.packed_bytes(spec, format, num_rows, num_inputs)
+    size: int = chosen.packed_bytes(spec, format, num_rows, num_inputs)
     return size
 
 
@@ -70,22 +70,12 @@ class AutoLinear:
     def judge_all(self, spec: LinearSpec) -> dict[str, list[str]]:
         return self._candidates.judge_all(spec)
 
-    def looks_up(self, spec: LinearSpec) -> bool:
-        chosen, _ = self._candidates.choose(spec)
-        return looks_up(chosen, spec)
-
-    def packed_bytes(
-        self,
-        spec: LinearSpec,
-        format: WeightFormat | torch.dtype,
-        num_rows: int,
-        num_inputs: int,
-    ) -> int | None:
-        chosen, _ = self._candidates.choose(spec)
-        return packed_bytes(chosen, spec, format, num_rows, num_inputs)
+    def choose(self, spec: LinearSpec) -> Any:
+        """Return the class that serves a spec; None if there is none."""
+        return self._candidates.choose(spec)[0]
 
     def keeps(self, spec: LinearSpec, format: WeightFormat) -> bool:
-        chosen, _ = self._candidates.choose(spec)
+        chosen = self.choose(spec)
         return chosen is not None and bool(chosen.keeps(spec, format))
 
     def __call__(self, spec: LinearSpec) -> Any:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from ..weights.packed import PackedWeights, WeightFormat, Weights
-from .base import ACTIVATIONS, LinearSpec, Projection
+from .base import ACTIVATIONS, LinearCapabilities, LinearSpec, Projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,7 @@ class TorchLinear:
     """Plain torch operations on any device. Keeps no packed weights. See LinearBackend."""
 
     name = "torch"
+    capabilities = LinearCapabilities()
 
     def __init__(self, spec: LinearSpec) -> None:
         """Return no reasons: it serves every spec."""

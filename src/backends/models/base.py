@@ -136,7 +136,10 @@ class ModelImpl(Protocol):
     """
 
     name: str
-    # It may have `keeps_packed` and `is_divisible`; see the functions of these names below.
+    keeps_packed: bool
+    """Whether its models compute with packed weights. Others get dequantized weights."""
+    is_divisible: bool
+    """Whether it loads one rank's part of a model; see ShardedCheckpoint, and DividesItself."""
 
     @classmethod
     def reasons_against(cls, spec: ModelSpec) -> list[str]:
@@ -157,14 +160,6 @@ class ModelImpl(Protocol):
         ...
 
 
-def keeps_packed(impl: ModelImpl) -> bool:
-    """Whether the models of an implementation compute with packed weights.
-
-    It says so by an attribute of this name; without it, they do. Others get dequantized weights.
-    """
-    return bool(getattr(impl, "keeps_packed", True))
-
-
 @runtime_checkable
 class DividesItself(Protocol):
     """A model implementation that divides its models in a way of its own, but not into stages."""
@@ -179,12 +174,3 @@ class DividesItself(Protocol):
         """Return the ModelImpl that loads a rank's part. `sum_over_ranks` adds up float32 numbers
         of all ranks, in place."""
         ...
-
-
-def is_divisible(impl: ModelImpl) -> bool:
-    """Whether an implementation loads one rank's part of a model (see ShardedCheckpoint, and
-    DividesItself).
-
-    It says so by an attribute of this name; without it, it does not.
-    """
-    return bool(getattr(impl, "is_divisible", False))

@@ -7,6 +7,7 @@ Shape suffixes: v vocabulary, e hidden size.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 
@@ -72,8 +73,9 @@ def _tied_ends(
 ) -> Ends:
     """The ends of a model whose head is the embedding, or (`head_rows`) a part of it."""
     head = makes.head(head_rows)
-    if head_rows is rows_ve and hasattr(makes, "embedding"):
-        return Ends(embedding=makes.embedding(head), head=head, is_tied=True, is_shared=True)
+    if head_rows is rows_ve and makes.capabilities.looks_up:
+        embedding = cast(Any, makes).embedding(head)
+        return Ends(embedding=embedding, head=head, is_tied=True, is_shared=True)
     return Ends(
         embedding=_embedding(source, makes, rows_ve),
         head=head,
@@ -86,8 +88,8 @@ def _embedding(source: WeightSource, makes: LinearBackend, rows_ve: Weights) -> 
     """An embedding in memory of its own. Packed rows stay packed if the backend looks them up."""
     if isinstance(rows_ve, torch.Tensor):
         return EmbeddingTable(rows_ve)
-    if hasattr(makes, "embedding"):
-        embedding: Embedding = makes.embedding(rows_ve)
+    if makes.capabilities.looks_up:
+        embedding: Embedding = cast(Any, makes).embedding(rows_ve)
         return embedding
     return EmbeddingTable(source.dequantize(rows_ve))
 

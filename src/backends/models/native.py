@@ -17,6 +17,7 @@ class NativeModels:
     """The architectures of weights/architectures.py; see ModelImpl."""
 
     name = "native"
+    keeps_packed = True
     is_divisible = True
 
     def __init__(self, spec: ModelSpec) -> None:

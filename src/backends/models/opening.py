@@ -24,7 +24,7 @@ from ..weights.huggingface.checkpoint import read_config
 from ..weights.huggingface.overrides import overridden
 from ..weights.quantization.methods import METHODS, ReadMethod
 from ..weights.quantized_on_load import QuantizedOnLoad
-from .base import ModelImpl, ModelSpec, keeps_packed
+from .base import ModelImpl, ModelSpec
 
 log = get_logger("engine")
 NO_OVERRIDES: Mapping[str, Any] = {}
@@ -58,7 +58,7 @@ def open_model(
             f"--quantize-on-load must be one of {', '.join(QUANTIZE_ON_LOAD)}, "
             f"got {config.quantize_on_load!r}"
         )
-    if not keeps_packed(impl):
+    if not impl.keeps_packed:
         raise ConfigError(
             f"--quantize-on-load {config.quantize_on_load} is not possible: the model "
             f"implementation {impl.name!r} computes with floating-point weights; remove the flag"
@@ -81,7 +81,7 @@ def in_float16(checkpoint: Checkpoint, impl: ModelImpl, config: EngineConfig) ->
     GPUs compute in float16. On a CPU, --dtype auto keeps what is stored in float16, and --dtype
     float16 rounds all matrices.
     """
-    is_possible = keeps_packed(impl) and choose_device(config.device).type == "cpu"
+    is_possible = impl.keeps_packed and choose_device(config.device).type == "cpu"
     if is_possible and config.dtype == "float16":
         return QuantizedOnLoad(checkpoint, ROUND_TO_FLOAT16)
     if is_possible and config.dtype == "auto" and stored_dtype(checkpoint) is torch.float16:

@@ -13,7 +13,7 @@ from ...core.errors import ConfigError
 from ..weights.checkpoint import Checkpoint
 from ..weights.config.model_config import ModelConfig
 from ..weights.stages import StageLayers
-from .base import Attend, LoadOptions, ModelImpl, keeps_packed
+from .base import Attend, LoadOptions, ModelImpl
 from .decoder import Decoder
 
 
@@ -64,9 +64,11 @@ class StagedDecoder:
 class PipelineParallel:
     """A model implementation around another one. It loads one stage of a model."""
 
+    is_divisible = False
+
     def __init__(self, inner: ModelImpl, own: StageLayers, neighbours: Neighbours) -> None:
         self.name = inner.name
-        self.keeps_packed = keeps_packed(inner)
+        self.keeps_packed = inner.keeps_packed
         self._inner = inner
         self._own = own
         self._neighbours = neighbours

@@ -16,7 +16,7 @@ from ..weights.checkpoint import Checkpoint
 from ..weights.config.model_config import ExpertsConfig
 from ..weights.expert_sharding import divide_experts
 from ..weights.sharding import EMBEDDING, Shard, first_logits
-from .base import LoadOptions, ModelImpl, keeps_packed
+from .base import LoadOptions, ModelImpl
 from .decoder import Decoder, DecoderLayer, WholeNorm
 from .feed_forward import ExpertLoad, Experts
 
@@ -87,9 +87,11 @@ class Gathered:
 class TensorParallel:
     """A model implementation around another one. It loads one rank's part of a model."""
 
+    is_divisible = False
+
     def __init__(self, inner: ModelImpl, shard: Shard, ranks: Ranks) -> None:
         self.name = inner.name
-        self.keeps_packed = keeps_packed(inner)
+        self.keeps_packed = inner.keeps_packed
         self._inner = inner
         self._shard = shard
         self._ranks = ranks

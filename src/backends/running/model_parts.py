@@ -17,7 +17,7 @@ from ..attention.mixed import make_attention, reasons_against_layers
 from ..linear.base import LinearBackend, LinearSpec
 from ..linear.choice import reasons_against as reasons_against_linear
 from ..machine.device import choose_device
-from ..models.base import LoadOptions, Model, ModelImpl, keeps_packed
+from ..models.base import LoadOptions, Model, ModelImpl
 from ..state import kv_cache
 from ..state.kv_cache import KVCache
 from ..weights.checkpoint import Checkpoint
@@ -154,7 +154,7 @@ def keeping_of(
 ) -> Keeping:
     """The form in which the weights will be kept. `impl` runs the model; `checkpoint`: as in
     `linear_spec`."""
-    is_packable = keeps_packed(impl)
+    is_packable = impl.keeps_packed
     return Keeping(
         linear=backends.linear,
         spec=linear_spec(spec, checkpoint),

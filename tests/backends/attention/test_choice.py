@@ -46,6 +46,8 @@ class PagedOptions:
 class Backend:
     """A backend's class and the backend itself."""
 
+    capabilities = None
+
     def __init__(self, name: str, reasons: Sequence[str], options: object) -> None:
         self.name, self.options = name, options
         self._reasons = list(reasons)

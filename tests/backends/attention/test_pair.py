@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tokenmill.backends.attention.base import AttentionCapabilities
 from tokenmill.backends.attention.flash.backend import FlashAttention
 from tokenmill.backends.attention.kv_layout import KVLayout
 from tokenmill.backends.attention.pair import BackendPair
@@ -41,14 +42,14 @@ class Lying(TorchAttention):
     """Its cache is not what it says."""
 
     name = "lying"
-    kv_cache_layouts = (KVLayout.HEADS,)
+    capabilities = AttentionCapabilities(kv_cache_layouts=(KVLayout.HEADS,))
 
 
 class Heads(FlashAttention):
     """A backend that cannot do with another layout."""
 
     name = "heads"
-    kv_cache_layouts = (KVLayout.HEADS,)
+    capabilities = AttentionCapabilities(kv_cache_layouts=(KVLayout.HEADS,))
 
 
 def paired(prefill: Any, decode: Any) -> Any:

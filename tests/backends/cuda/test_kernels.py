@@ -173,7 +173,7 @@ def test_writes_the_step_s_keys_and_values_and_nothing_else(
     step.run()
     per_token = 2 * SPEC.num_kv_heads * SPEC.head_size
     assert int(step.cache.isfinite().sum()) == per_token * sum(s.seq_len for s in step.sequences)
-    keys, values = step.backend.kv_cache_layouts[0].views(step.cache)
+    keys, values = step.backend.capabilities.kv_cache_layouts[0].views(step.cache)
     written = torch.cat(step.slots)
     assert torch.equal(keys.flatten(0, 1)[written], torch.cat(step.k))
     assert torch.equal(values.flatten(0, 1)[written], torch.cat(step.v))

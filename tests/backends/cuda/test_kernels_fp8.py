@@ -88,7 +88,7 @@ def test_writes_what_torch_rounds_the_step_s_keys_and_values_to_and_nothing_else
         rows *= 10.0 ** torch.randint(-4, 5, rows.shape, generator=step.generator)
     step.cache = step.fill()
     step.run()
-    keys, values = step.backend.kv_cache_layouts[0].views(step.cache)
+    keys, values = step.backend.capabilities.kv_cache_layouts[0].views(step.cache)
     written = torch.cat(step.slots)
     for cached, rows in ((keys, step.k), (values, step.v)):
         codes = cached.flatten(0, 1).view(torch.uint8)

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from tokenmill.backends.attention.base import AttentionBatch, AttentionSpec
+from tokenmill.backends.attention.base import (
+    AttentionBatch,
+    AttentionCapabilities,
+    AttentionSpec,
+)
 from tokenmill.backends.attention.fp8 import FP8_DTYPES, quantize
 from tokenmill.testing import AttentionConformance
 
@@ -369,7 +373,7 @@ class TestSeesItsOwnStepUnrounded(AttentionConformance):
     @pytest.fixture
     def attention_backend(self) -> Any:
         class Backend(Plain):
-            kv_cache_dtypes = FP8_DTYPES
+            capabilities = AttentionCapabilities(kv_cache_dtypes=FP8_DTYPES)
 
             def forward(
                 self, layer: int, q: Any, k: Any, v: Any, cache: Any, metadata: Any, out: Any

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokenmill.backends.linear.base import LinearSpec, Projection
+from tokenmill.backends.linear.base import LinearCapabilities, LinearSpec, Projection
 from tokenmill.backends.linear.torch import EmbeddingTable, TorchLinear
 from tokenmill.backends.weights.packed import PackedWeights, WeightFormat, Weights
 from tokenmill.testing import LinearConformance
@@ -80,6 +80,8 @@ class TestLooksUpOtherNumbers(LinearConformance):
     @pytest.fixture
     def linear_backend(self) -> Any:
         class Backend(Keeping):
+            capabilities = LinearCapabilities(looks_up=True)
+
             def embedding(self, weights: Any) -> EmbeddingTable:
                 is_packed = isinstance(weights, PackedWeights)
                 rows = _dense(weights) if is_packed else weights.linear.weight

@@ -8,7 +8,12 @@ from typing import Any
 
 import torch
 
-from tokenmill.backends.attention.base import AttentionBatch, AttentionSpec, GraphSupport
+from tokenmill.backends.attention.base import (
+    AttentionBatch,
+    AttentionCapabilities,
+    AttentionSpec,
+    GraphSupport,
+)
 
 
 @dataclass
@@ -22,6 +27,7 @@ class Plain:
 
     name = "plain"
     graphs: GraphSupport = "never"
+    capabilities = AttentionCapabilities(sinks=True)
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:

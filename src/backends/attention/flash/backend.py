@@ -17,7 +17,7 @@ import torch
 
 from ....core.log import get_logger
 from ...machine.device import compute_capability
-from ..base import AttentionBatch, AttentionSpec, GraphSupport
+from ..base import AttentionBatch, AttentionCapabilities, AttentionSpec, GraphSupport
 from ..gpu_reasons import reasons_of_half_precision, reasons_of_machine
 from ..graph_inputs import GraphInputs
 from ..kv_layout import KVLayout, StepSlots
@@ -51,7 +51,9 @@ class FlashAttention:
 
     name = "flash-attn"
     graphs: GraphSupport = "decodes"
-    kv_cache_layouts = (KVLayout.BLOCKS, KVLayout.HALVES, KVLayout.HEADS)
+    capabilities = AttentionCapabilities(
+        kv_cache_layouts=(KVLayout.BLOCKS, KVLayout.HALVES, KVLayout.HEADS)
+    )
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
@@ -71,7 +73,7 @@ class FlashAttention:
         assert chosen is not None, "reasons_against was not called first"
         log.debug("flash_attention_chosen", generation=chosen.name, passed_over=passed_over)
         self._spec = spec
-        self._layout = spec.kv_cache_layout or self.kv_cache_layouts[0]
+        self._layout = spec.kv_cache_layout or self.capabilities.kv_cache_layouts[0]
         self._generation = chosen(spec)
         self.generation = chosen.name
         self._graph_inputs: GraphInputs | None = None

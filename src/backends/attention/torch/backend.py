@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ..base import AttentionBatch, AttentionSpec, GraphSupport
+from ..base import AttentionBatch, AttentionCapabilities, AttentionSpec, GraphSupport
 from ..fp8 import FP8_DTYPES, movable, quantize
 from ..kv_layout import KVLayout
 from ..reasons import reasons_of_dtype, reasons_of_heads
@@ -67,8 +67,9 @@ class TorchAttention:
 
     name = "torch"
     graphs: GraphSupport = "decodes"
-    kv_cache_layouts = (KVLayout.HALVES,)
-    kv_cache_dtypes = FP8_DTYPES
+    capabilities = AttentionCapabilities(
+        kv_cache_layouts=(KVLayout.HALVES,), kv_cache_dtypes=FP8_DTYPES, sinks=True
+    )
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
@@ -85,7 +86,7 @@ class TorchAttention:
         self._sinks: Sequence[torch.Tensor] = ()
 
     def use_sinks(self, sinks: Sequence[torch.Tensor]) -> None:
-        """Take the sinks of each layer; see AttentionBackend."""
+        """Take the sinks of each layer; see AttentionCapabilities."""
         self._sinks = sinks
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from ...machine.device import count_processors
-from ..base import AttentionBatch, AttentionSpec, GraphSupport
+from ..base import AttentionBatch, AttentionCapabilities, AttentionSpec, GraphSupport
 from ..graph_inputs import PaddedInputs
 from ..kv_layout import KVLayout
 from .ops import Launch, TritonOps
@@ -37,7 +37,9 @@ class TritonAttention:
 
     name = "triton"
     graphs: GraphSupport = "decodes"
-    kv_cache_layouts = (KVLayout.HEADS, KVLayout.BLOCKS, KVLayout.HALVES)
+    capabilities = AttentionCapabilities(
+        kv_cache_layouts=(KVLayout.HEADS, KVLayout.BLOCKS, KVLayout.HALVES)
+    )
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
@@ -51,7 +53,7 @@ class TritonAttention:
 
     def __init__(self, spec: AttentionSpec) -> None:
         self._spec = spec
-        self._layout = spec.kv_cache_layout or self.kv_cache_layouts[0]
+        self._layout = spec.kv_cache_layout or self.capabilities.kv_cache_layouts[0]
         self._ops = TritonOps(spec)
         self._num_processors = count_processors(spec.device)
         self._graph_inputs: PaddedInputs | None = None

@@ -19,7 +19,7 @@ import torch
 
 from ....core.log import get_logger
 from ...machine.device import compute_capability
-from ..base import AttentionBatch, AttentionSpec, GraphSupport
+from ..base import AttentionBatch, AttentionCapabilities, AttentionSpec, GraphSupport
 from ..gathered import Part, build_parts
 from ..gpu_reasons import (
     reasons_of_capability,
@@ -60,7 +60,9 @@ class XformersAttention:
     """
 
     name = "xformers"
-    kv_cache_layouts = (KVLayout.HALVES, KVLayout.BLOCKS, KVLayout.HEADS)
+    capabilities = AttentionCapabilities(
+        kv_cache_layouts=(KVLayout.HALVES, KVLayout.BLOCKS, KVLayout.HEADS)
+    )
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
@@ -81,7 +83,7 @@ class XformersAttention:
 
     def __init__(self, spec: AttentionSpec) -> None:
         self._spec = spec
-        self._layout = spec.kv_cache_layout or self.kv_cache_layouts[0]
+        self._layout = spec.kv_cache_layout or self.capabilities.kv_cache_layouts[0]
         self._fmha = _OPS.load().fmha
         self._group_size = spec.num_heads // spec.num_kv_heads
         hindrance = _hindrance_to_paging(spec)

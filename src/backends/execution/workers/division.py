@@ -18,7 +18,7 @@ from ...machine.cpu_binding import bind, check_binding
 from ...machine.device import choose_device, name_gpus
 from ...machine.places import GPUS
 from ...machine.threads import count_usable_cores
-from ...models.base import DividesItself, ModelImpl, is_divisible
+from ...models.base import DividesItself, ModelImpl
 from ...models.pipeline_parallel import PipelineParallel
 from ...models.tensor_parallel import Ranks, TensorParallel
 from ...weights.checkpoint import Checkpoint
@@ -56,7 +56,7 @@ def check_division(checkpoint: Checkpoint, impl: ModelImpl, config: EngineConfig
     sizes = describe_sizes(config)
     if not sizes:
         return
-    if not is_divisible(impl):
+    if not impl.is_divisible:
         raise ConfigError(
             f"{sizes}: the implementation {impl.name!r} (--model-impl), which would run this "
             "model, cannot divide it"

@@ -158,7 +158,7 @@ class DividedModels:
     """An implementation that loads one rank's part of a model; see ModelImpl."""
 
     name = "transformers"
-    keeps_packed = False
+    keeps_packed = is_divisible = False
 
     def __init__(
         self,

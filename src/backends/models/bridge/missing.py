@@ -13,6 +13,7 @@ class MissingTransformers:
     """Serves no model, and says why; see ModelImpl."""
 
     name = "transformers"
+    keeps_packed = is_divisible = False
 
     def __init__(self, spec: ModelSpec) -> None:
         raise ConfigError(_NEEDED)
