@@ -69,7 +69,7 @@ from .core.interfaces import ChatFormat, Tokenizer
 from .core.log import get_logger
 from .core.outputs import FinishReason
 from .core.rate_bucket import RateBucket
-from .core.request_options import KeyLimits, RequestOptions
+from .core.request_options import RequestOptions
 
 __all__ = [
     "HOOK_API",
@@ -90,7 +90,6 @@ __all__ = [
     "FinishReason",
     "Finished",
     "FinishedRequest",
-    "KeyLimits",
     "Load",
     "Parsing",
     "Planned",

@@ -30,16 +30,6 @@ MAX_INTEGER = 2**31
 NO_METADATA: Mapping[str, str] = ReadOnlyDict()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyLimits:
-    """The limits of one API key; 0: no limit. The server applies them before the engine."""
-
-    requests_per_minute: float = 0.0
-    tokens_per_minute: float = 0.0
-    """Prompts and answers together."""
-    max_concurrent_requests: int = 0
-
-
 @checked_once("metadata", "trace_headers")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
@@ -61,8 +51,8 @@ class RequestOptions:
     """The end user that the client names in the body's `user`. It is not verified."""
     api_key_id: str | None = None
     """The name of the request's API key, or a keyed hash of it; never the key itself."""
-    key_limits: KeyLimits | None = None
-    """The limits of the API key. None: those that the admission plugins are configured with."""
+    has_key_limits: bool = False
+    """Whether the server applies limits of the API key. If so, plugins leave such limits to it."""
     cache_salt: str | None = None
     """Only requests with the same salt share KV blocks. It may be a secret: do not log it."""
     session_id: str | None = None

@@ -8,7 +8,7 @@ import pytest
 
 from tokenmill.core.contract.events import Admitted, Finished
 from tokenmill.core.contract.policy import Refusal
-from tokenmill.core.request_options import KeyLimits, RequestOptions
+from tokenmill.core.request_options import RequestOptions
 from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
 
 from .samples import finished_request
@@ -119,11 +119,11 @@ def test_a_clock_that_goes_back_changes_nothing() -> None:
     assert refusal is not None and refusal.retry_after == pytest.approx(1.0)
 
 
-def admits(bucket: TokenBucket, request_id: str, limits: KeyLimits | None, **fields: Any) -> bool:
+def admits(bucket: TokenBucket, request_id: str, has_limits: bool = False, **fields: Any) -> bool:
     """Whether a request may come in; if so it is queued."""
     request = FakeRequest(
         request_id=request_id,
-        options=RequestOptions(api_key_id="k", key_limits=limits),
+        options=RequestOptions(api_key_id="k", has_key_limits=has_limits),
         **fields,
     )
     if bucket.admit(cast(Any, request), ANY) is not None:
@@ -141,14 +141,13 @@ def admits(bucket: TokenBucket, request_id: str, limits: KeyLimits | None, **fie
 
 def test_a_key_with_limits_of_its_own_is_left_to_the_server() -> None:
     bucket = TokenBucket(TokenBucketOptions(requests_per_minute=1))
-    own = KeyLimits(requests_per_minute=1)
-    assert [admits(bucket, str(i), own) for i in range(3)] == [True] * 3
-    assert [admits(bucket, str(i), None) for i in range(2)] == [True, False]
+    assert [admits(bucket, str(i), True) for i in range(3)] == [True] * 3
+    assert [admits(bucket, str(i)) for i in range(2)] == [True, False]
 
 
 def test_a_key_has_a_limited_number_of_live_calls() -> None:
     bucket = TokenBucket(TokenBucketOptions(max_concurrent_requests=2))
-    assert [admits(bucket, name, None) for name in ("a", "b", "b", "c")] == [
+    assert [admits(bucket, name) for name in ("a", "b", "b", "c")] == [
         True,
         True,
         True,
@@ -161,15 +160,15 @@ def test_a_key_has_a_limited_number_of_live_calls() -> None:
         num_generation_tokens=16,
     )
     bucket.on_finished(Finished(requests=(life,)))
-    assert not admits(bucket, "c", None), "the second prompt of b lives"
+    assert not admits(bucket, "c"), "the second prompt of b lives"
     bucket.on_finished(Finished(requests=(life,)))
-    assert admits(bucket, "c", None)
+    assert admits(bucket, "c")
 
 
 def test_an_unlimited_key_keeps_nothing_of_requests_that_ended() -> None:
     bucket = TokenBucket(TokenBucketOptions())
     for i in range(10):
-        assert admits(bucket, str(i), None)
+        assert admits(bucket, str(i))
         life = finished_request(request_id=str(i), options=KEY, max_tokens=16)
         bucket.on_finished(Finished(requests=(life,)))
     assert not any(bucket._live.values())

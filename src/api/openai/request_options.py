@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from ...core.request_options import MAX_CLIENT_ID, MAX_USER, RequestOptions
 from ..http.errors import APIError
-from ..http.keys.auth import api_key_id, key_limits
+from ..http.keys.auth import key_holder
 from ..http.request_id import HEADER, name_request, request_id_of
 from ..http.trace_headers import trace_headers
 
@@ -38,13 +38,14 @@ def request_options(
     client_request_id = body.request_id or request.headers.get(HEADER, "")[:MAX_CLIENT_ID] or None
     request_id = f"{prefix}-{client_request_id or request_id_of(request.scope)}"
     name_request(request.scope, request_id)
+    holder = key_holder(request.scope)
     return RequestOptions(
         request_id=request_id,
         client_request_id=client_request_id,
         priority=body.priority or 0,
         user=body.user,
-        api_key_id=api_key_id(request.scope),
-        key_limits=key_limits(request.scope),
+        api_key_id=None if holder is None else holder.id,
+        has_key_limits=holder is not None and holder.limits is not None,
         cache_salt=body.cache_salt,
         session_id=_session_id(request, body),
         metadata=_metadata(request, body, metadata_headers),

@@ -11,11 +11,12 @@ from starlette.requests import Request
 from ...core.contract.client import EngineClient, RequestStream
 from ...core.errors import RateLimitedError
 from ...core.outputs import RequestOutput
-from ...core.request_options import KeyLimits, RequestOptions
+from ...core.request_options import RequestOptions
 from ...core.sampling_params import OutputKind, SamplingParams
 from ..http.answer_headers import add_header
 from ..http.errors import APIError
-from ..http.keys.usage import MeteredCall
+from ..http.keys.auth import key_holder
+from ..http.keys.usage import KeyLimits, MeteredCall
 from ..http.request_log import AnswerStats, answer_stats
 from .context import context_of
 
@@ -109,7 +110,7 @@ async def submit_all(
     engine = context_of(request).engine
     if not is_streamed:
         params = params.with_changes(output_kind=OutputKind.FINAL)
-    metered, stats = _metered(request, options), answer_stats(request.scope)
+    metered, stats = _metered(request), answer_stats(request.scope)
     streams: list[RequestStream] = []
     try:
         for index, prompt in enumerate(prompts):
@@ -131,15 +132,16 @@ async def submit_all(
     return RequestSet(streams, stats, metered)
 
 
-def _metered(request: Request, options: RequestOptions) -> MeteredCall | None:
+def _metered(request: Request) -> MeteredCall | None:
     """The account of the call, if its key has limits. Raises RateLimitedError."""
-    if options.api_key_id is None or options.key_limits in (None, KeyLimits()):
+    holder = key_holder(request.scope)
+    if holder is None or holder.limits in (None, KeyLimits()):
         return None
     usage = context_of(request).key_usage
     try:
-        return usage.begin(options.api_key_id, options.key_limits)
+        return usage.begin(holder.id, holder.limits)
     except RateLimitedError:
-        _show_limits(request, MeteredCall(usage, options.api_key_id, options.key_limits))
+        _show_limits(request, MeteredCall(usage, holder.id, holder.limits))
         raise
 
 

@@ -13,7 +13,6 @@ from msgspec import Meta
 from ...plugin import (
     Admitted,
     Finished,
-    KeyLimits,
     Load,
     PluginContext,
     RateBucket,
@@ -56,9 +55,6 @@ class TokenBucketOptions:
     )
 
 
-NO_LIMITS = KeyLimits()
-
-
 class TokenBucket:
     """Refuses requests of an API key that has spent its allowance, or has too many live requests.
 
@@ -69,10 +65,12 @@ class TokenBucket:
 
     def __init__(self, options: TokenBucketOptions) -> None:
         self._options = options
-        self._limits = KeyLimits(
-            requests_per_minute=options.requests_per_minute,
-            tokens_per_minute=options.tokens_per_minute,
-            max_concurrent_requests=options.max_concurrent_requests,
+        self._has_limits = any(
+            (
+                options.requests_per_minute,
+                options.tokens_per_minute,
+                options.max_concurrent_requests,
+            )
         )
         self._requests: dict[str | None, RateBucket] = {}
         self._tokens: dict[str | None, RateBucket] = {}
@@ -85,8 +83,8 @@ class TokenBucket:
 
         The engine queues all choices of a prompt or none, and they pay only when they are queued.
         """
-        limits = self._limits
-        if request.options.key_limits is not None or limits == NO_LIMITS:
+        limits = self._options
+        if request.options.has_key_limits or not self._has_limits:
             return None  # the server applies the limits of the key file
         price = request.num_prompt_tokens + (request.choice_index + 1) * request.max_tokens
         rates = (

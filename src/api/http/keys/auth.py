@@ -5,7 +5,6 @@ from __future__ import annotations
 from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ....core.request_options import KeyLimits
 from ..errors import APIError, error_response
 from .ring import KeyHolder, KeyRing
 
@@ -25,7 +24,7 @@ class RequireKey:
     prefix, and never on a URL made from the Host header (CVE-2026-48746). Admin paths are open to
     the admin key only.
 
-    It stores the key's holder for `api_key_id` and `key_limits`.
+    It stores the key's holder for `key_holder`.
     """
 
     def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
@@ -58,19 +57,8 @@ class RequireKey:
         return None if holder is not None else APIError(401, _hint(scope), code="invalid_api_key")
 
 
-def api_key_id(scope: Scope) -> str | None:
-    """The id of the API key that a request was sent with; None without a known key."""
-    holder = _holder(scope)
-    return None if holder is None else holder.id
-
-
-def key_limits(scope: Scope) -> KeyLimits | None:
-    """The limits of the API key that a request was sent with; None if the key file lacks it."""
-    holder = _holder(scope)
-    return None if holder is None else holder.limits
-
-
-def _holder(scope: Scope) -> KeyHolder | None:
+def key_holder(scope: Scope) -> KeyHolder | None:
+    """The holder of the API key that a request was sent with; None without a known key."""
     found: KeyHolder | None = scope.get("state", {}).get("key_holder")
     return found
 

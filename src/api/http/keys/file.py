@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from ....core.errors import ConfigError
 from ....core.log import get_logger
-from ....core.request_options import KeyLimits
+from .usage import KeyLimits
 
 log = get_logger("api")
 

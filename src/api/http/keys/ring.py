@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ....core.errors import ConfigError
 from ....core.log import get_logger
-from ....core.request_options import KeyLimits
 from .file import read_key_file
+from .usage import KeyLimits
 
 log = get_logger("api")
 

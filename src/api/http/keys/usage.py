@@ -13,13 +13,22 @@ from dataclasses import dataclass
 
 from ....core.errors import RateLimitedError
 from ....core.rate_bucket import RateBucket
-from ....core.request_options import KeyLimits
 
 BURST_SECONDS = 60.0
 """A key may save the unused allowance of a minute, and spend it at once."""
 CONCURRENT_RETRY_SECONDS = 1.0
 """An estimate: the end of a live call is not known."""
 Buckets = dict[tuple[str, str], RateBucket]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLimits:
+    """The limits of one API key; 0: no limit. The server applies them before the engine."""
+
+    requests_per_minute: float = 0.0
+    tokens_per_minute: float = 0.0
+    """Prompts and answers together."""
+    max_concurrent_requests: int = 0
 
 
 class KeyUsage:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tokenmill.api.http.keys.usage import KeyUsage
+from tokenmill.api.http.keys.usage import KeyLimits, KeyUsage
 from tokenmill.core.errors import RateLimitedError
-from tokenmill.core.request_options import KeyLimits
 
 
 class Clock:
