@@ -170,12 +170,12 @@ class ResponsesBody(Sampled, kw_only=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
     request_id: Name | None = None
-    # Hints
+    # Hints, which never change an answer; the first three are sent back
     max_tool_calls: int | None = None
     prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
     prompt_cache_options: Ignored | None = None
     prompt_cache_retention: IgnoredText | None = None
-    safety_identifier: IgnoredText | None = None
 
     UNSUPPORTED: ClassVar[UnsupportedFields] = {
         "background": Unsupported("answers are not computed in the background", (False,)),

@@ -115,7 +115,7 @@ def test_a_value_has_a_placeholder_or_its_choices(name: str) -> None:
         (["serve", "--help=--max_num_seqs"], {"--max-num-seqs"}),
         (["serve", "--help=opentelemetry"], {"--otlp-traces-endpoint"}),
         (["generate", "--help=sampling"], {
-            "--max-tokens", "--temperature", "--top-p", "--top-k", "--min-p",
+            "--max-tokens", "--temperature", "--top-p", "--top-k", "--top-n-sigma", "--min-p",
             "--repetition-penalty", "--seed", "--stop",
         }),
     ],

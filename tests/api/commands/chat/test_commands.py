@@ -127,7 +127,7 @@ def test_commands_settings_and_files_are_completed(
     (tmp_path / "talks").mkdir()
     monkeypatch.chdir(tmp_path)
     assert completions("/s") == ["/system ", "/set ", "/show", "/save "]
-    assert completions("/set temperature=1 top") == ["top_p=", "top_k="]
+    assert completions("/set temperature=1 top") == ["top_p=", "top_k=", "top_n_sigma="]
     assert completions("/load t") == ["talk.json", "talks/"]
     assert completions(f"/save {tmp_path}/") == [f"{tmp_path}/talk.json", f"{tmp_path}/talks/"]
     assert completions("/load /no/such/") == completions("/clear ") == []
