@@ -48,12 +48,16 @@ class Terminal:
 
     _stream: pyte.ByteStream = field(init=False)
 
-    def wait_for(self, text: str) -> str:
-        """The screen once it has a text."""
-        end = time.monotonic() + PATIENCE
-        while text not in self.text():
-            assert self._read() and time.monotonic() < end, f"no {text!r} in:\n{self.text()}"
+    def wait_for(self, text: str, *, begin: int = 0) -> str:
+        """The screen once one of its lines from `begin` on has a text."""
+        self.wait_for_lines(lambda lines: any(text in line for line in lines[begin:]))
         return self.text()
+
+    def wait_for_lines(self, is_reached: Callable[[list[str]], bool]) -> None:
+        """Wait until the lines with text are as wanted."""
+        end = time.monotonic() + PATIENCE
+        while not is_reached(self.lines()):
+            assert self._read() and time.monotonic() < end, f"still:\n{self.text()}"
 
     def wait_until(self, is_reached: Callable[[str], bool]) -> str:
         """The screen once it is as wanted, or when nothing more comes for a while."""
@@ -69,6 +73,10 @@ class Terminal:
 
     def press(self, keys: str) -> None:
         os.write(self.fd, keys.encode())
+
+    def lines(self) -> list[str]:
+        """The lines of `text` that are not empty."""
+        return [line for line in self.text().splitlines() if line]
 
     def text(self) -> str:
         """The screen, and what has left it at the top."""
@@ -111,8 +119,10 @@ def on_terminal(
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
+    screen = pyte.HistoryScreen(columns, lines, history=MAX_LINES)
+    screen.write_process_input = lambda answer: os.write(main, answer.encode())
     try:
-        yield Terminal(process, main, pyte.HistoryScreen(columns, lines, history=MAX_LINES))
+        yield Terminal(process, main, screen)
     finally:
         process.kill()
         process.wait()
@@ -122,6 +132,11 @@ def on_terminal(
 def _without_a_size() -> dict[str, str]:
     """The environment without the size of another terminal, which would win over this one's."""
     return {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+
+
+def pasted(text: str) -> str:
+    """The keys of a paste in a terminal that marks pastes."""
+    return f"\x1b[200~{text.replace(chr(10), chr(13))}\x1b[201~"
 
 
 def address_of(text: str) -> str:

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
 from typing import NoReturn
 
 from ..core.errors import TokenmillError
@@ -89,12 +90,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _open_standard_streams() -> None:
     """Open the null device for closed standard streams, so that writes do not fail, and no socket
-    gets their numbers, to which native code may write."""
+    gets their numbers, to which native code may write. Escape what an encoding such as ASCII lacks.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             null = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115
             os.set_inheritable(null.fileno(), True)
             setattr(sys, name, null)
+        elif mode == "w" and isinstance(stream := getattr(sys, name), TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager

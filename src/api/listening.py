@@ -66,11 +66,7 @@ def listening(address: Address) -> Iterator[socket.socket]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises ConfigError if the address is empty or cannot be used."""
-    if not host:
-        raise ConfigError(
-            "--host is empty; give 127.0.0.1 for this machine, 0.0.0.0 for all networks"
-        )
+    """A listening TCP socket. Raises ConfigError if the address cannot be used."""
     try:
         family, found = _resolve(host, port)
         sock = socket.socket(family, socket.SOCK_STREAM)

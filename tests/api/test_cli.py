@@ -92,6 +92,7 @@ def test_help_of_serve_names_vllm_s_flags_and_their_defaults() -> None:
     [
         (["serve", "--max-num-seq", "4"], ["--max-num-seq", "--max-num-seqs"]),
         (["serve", "--port", "99999"], ["99999"]),
+        (["serve", "--host", ""], ["--host", "is empty", "0.0.0.0"]),
         (["serve", "--max-num-seqs", "many"], ["many"]),
         (["serve", "--kv-cache-memory", "1e999G"], ["1e999G"]),
         (["generate"], ["PROMPT"]),
@@ -123,7 +124,6 @@ def test_a_wrong_flag_is_one_line_and_status_2(arguments: list[str], words: list
         (["chat", "-q", "hi", "--url", "http://127.0.0.1:9/v1"], ["127.0.0.1:9"]),
         (["chat", "-q", "hi", "--url", "ftp:x"], ["ftp:x"]),
         (["chat", "-q", "hi", "--url", "localhost:x/v1"], ["localhost:x"]),
-        (["serve", "--host", ""], ["--host"]),
         (["serve", "--served-model-name", "a", "/no/such/model"], ["--served-model-name", "MODEL"]),
         (["serve", "--served-model-name", "a", "b.gguf"], ["--served-model-name", "'b.gguf'"]),
         (["serve", "/no/such/model", "--served-model-name", "a", "b"], ["/no/such/model"]),
@@ -209,6 +209,18 @@ def test_commands_run_without_standard_streams(tmp_path: Path) -> None:
     )
     subprocess.run(["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, code], check=True)
     assert (tmp_path / "found").read_text() == "[True, True, True] False"
+
+
+def test_text_that_the_terminal_s_encoding_lacks_is_escaped() -> None:
+    code = "from tokenmill.api import cli; cli.__version__ = '1…'; cli.main(['version'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("tokenmill 1\\u2026\n", "")
 
 
 def test_version_is_a_command_too() -> None:

@@ -13,8 +13,7 @@ from tests.api.commands.chat.scripted_server import (
     ScriptedServer,
     scripted_server,
 )
-
-from .pseudoterminal import PATIENCE, Terminal, pasted, terminal
+from tests.terminal import PATIENCE, Terminal, on_terminal, pasted
 
 ENTER, ALT_ENTER, TAB = "\r", "\x1b\r", "\t"
 CTRL_A, CTRL_C, CTRL_D, CTRL_K, UP = "\x01", "\x03", "\x04", "\x0b", "\x1b[A"
@@ -26,7 +25,9 @@ def chatting(folder: Path, *arguments: str, **environment: str) -> Iterator[Term
     """A chat that waits for its first message."""
     command = [sys.executable, "-m", "tokenmill", "chat", *arguments]
     environment = {"XDG_STATE_HOME": str(folder / "state"), **environment}
-    with terminal(command, cwd=folder, environment=environment) as found:
+    with on_terminal(
+        command, columns=80, lines=24, environment=environment, folder=folder
+    ) as found:
         found.wait_for(">>>")
         yield found
 
@@ -42,7 +43,7 @@ def say(chat: Terminal, keys: str, answer: str) -> list[str]:
 
 
 def wait_for_prompt(chat: Terminal) -> None:
-    chat.wait_until(lambda lines: lines[-1] == ">>>")
+    chat.wait_for_lines(lambda lines: lines[-1:] == [">>>"])
 
 
 def press(chat: Terminal, keys: str, text: str) -> None:
@@ -67,11 +68,11 @@ def test_keys_and_commands(tmp_path: Path) -> None:
         wait_for_prompt(chat)
         press(chat, CTRL_C, "Ctrl-C again")
         chat.press(CTRL_C)
-        assert chat.wait_for_end() == 0
+        assert chat.wait() == 0
     with scripted_server() as server, chatting(tmp_path, "--url", server.url) as chat:
         press(chat, UP, ">>> edited")  # of the conversation before
         chat.press(CTRL_A + CTRL_K + CTRL_D)
-        assert chat.wait_for_end() == 0
+        assert chat.wait() == 0
 
 
 def check_messages(chat: Terminal, server: ScriptedServer) -> None:
@@ -187,7 +188,7 @@ def test_without_prompt_toolkit_a_plain_prompt_says_so_once(tmp_path: Path) -> N
         press(chat, "story" + ENTER, "Once")
         press(chat, CTRL_C, "stopped")
         chat.press("/bye" + ENTER)
-        assert chat.wait_for_end() == 0
+        assert chat.wait() == 0
 
 
 def test_a_model_of_its_own_is_stopped_and_answers_again(tmp_path: Path) -> None:
@@ -200,4 +201,4 @@ def test_a_model_of_its_own_is_stopped_and_answers_again(tmp_path: Path) -> None
         say(chat, "What is the capital of Japan?", "Tokyo")
         say(chat, "/tokens", " of 1024 tokens")
         chat.press("/bye" + ENTER)
-        assert chat.wait_for_end() == 0
+        assert chat.wait() == 0

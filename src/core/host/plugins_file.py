@@ -6,6 +6,7 @@ and `disable` lists are added, and its choices and options replace those of the 
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -79,7 +80,7 @@ def read_settings(plugins_file: str | None = None) -> PluginSettings:
         named = path.absolute() if str(path) == FOUND else path
         return _merge(packaged, read_plugins_file(named))
     own = Path(FOUND)
-    return _merge(packaged, read_plugins_file(own)) if own.is_file() else packaged
+    return _merge(packaged, read_plugins_file(own)) if os.path.lexists(own) else packaged
 
 
 def packaged_file() -> Path:

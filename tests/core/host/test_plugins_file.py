@@ -116,3 +116,9 @@ def test_what_is_wrong_is_said_in_one_line_with_the_file_s_name(
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"cannot read the plugins file missing\.toml: No such"):
         read_settings("missing.toml")
+
+
+def test_a_folder_with_the_file_s_name_is_not_ignored(own_folder: Path) -> None:
+    (own_folder / "plugins.toml").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot read the plugins file plugins.toml: Is a dir"):
+        read_settings()

@@ -16,7 +16,7 @@ from .partner import Piece
 from .rendering import WordWrap, last_blocks, printable, render_markdown
 
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
-WAITING = "…"
+WAITING = "..."
 
 
 def make_view(*, renders: bool) -> View:

@@ -14,6 +14,7 @@ def add_address_flags(group: Any) -> None:
     """Add the flags to a parser or a group of it."""
     group.add_argument(
         "--host",
+        type=_host,
         default="127.0.0.1",
         metavar="ADDRESS",
         help="name or address to listen on; :: for all networks with IPv6 and IPv4 "
@@ -54,6 +55,14 @@ def add_address_flags(group: Any) -> None:
         help="prefix under which a proxy shows the server, such as /llm. Paths with and without it "
         "are served, and /openapi.json names it",
     )
+
+
+def _host(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError(
+            "it is empty: give 127.0.0.1 for this machine, 0.0.0.0 for all networks"
+        )
+    return text
 
 
 def _port(text: str) -> int:
