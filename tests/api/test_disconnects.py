@@ -108,7 +108,7 @@ class SlowChecker:
 def test_a_client_that_leaves_while_its_grammar_compiles_asks_for_nothing(stream: bool) -> None:
     checker = SlowChecker()
     with serve_engine(toy_engine(grammars=checker)) as served:
-        with send(served, stream=stream, structured_outputs={"regex": "a+"}):
+        with send(served, stream=stream, max_tokens=9, structured_outputs={"regex": "a+"}):
             served.wait_until(lambda load: checker.num_waiting == 1)
         served.wait_until(lambda load: checker.num_waiting == 0 and load["num_waiting"] == 0)
         with served.client() as http:
