@@ -278,15 +278,7 @@ def _count_blocks(
     spec, model, num_groups = parts.spec, parts.decoder.config, len(layout.groups.windows)
     if spec.device.type == "cpu":
         return kv_cache.count_cpu_blocks(config, model, layout.block_bytes, num_groups)
-    memory = measure_gpu_memory(
-        parts.decoder,
-        parts.attention,
-        layout.groups,
-        config,
-        spec.cache_dtype,
-        spec.device,
-        num_drafts,
-    )
+    memory = measure_gpu_memory(parts, config, num_drafts)
     if drafts is not None:
         probs = drafts.probs_bytes(config.max_num_seqs)
         memory = replace(memory, activations=memory.activations + probs)

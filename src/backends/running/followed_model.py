@@ -13,9 +13,7 @@ import math
 
 import torch
 
-from ..linear.base import Embedding
 from ..models.base import Attend, AttentionRecord, Model, ReferenceRun
-from ..weights.config.model_config import ModelConfig
 
 
 class FollowedModel:
@@ -24,26 +22,12 @@ class FollowedModel:
     def __init__(self, model: Model, run: ReferenceRun) -> None:
         self._model = model
         self._run = run
+        self.config, self.embedding = model.config, model.embedding
+        self.num_parameters, self.num_bytes = model.num_parameters, model.num_bytes
         self.error = 0.0
         """The largest error of any token: in the arguments or the result of a call of attention, or
         in compared logits, relative to their size. Infinity if other layers attend, or if a number
         is not finite."""
-
-    @property
-    def config(self) -> ModelConfig:
-        return self._model.config
-
-    @property
-    def embedding(self) -> Embedding:
-        return self._model.embedding
-
-    @property
-    def num_parameters(self) -> int:
-        return self._model.num_parameters
-
-    @property
-    def num_bytes(self) -> int:
-        return self._model.num_bytes
 
     def forward(
         self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend

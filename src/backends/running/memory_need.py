@@ -102,8 +102,7 @@ def _head_bytes(
     if not config.has_head or whole is None or not _is_matrix(whole):
         return 0
     num_rows = _num_logits(config)
-    num_bytes = whole.num_bytes * num_rows // whole.shape[0]
-    own = replace(whole, shape=(num_rows, whole.shape[1]), num_bytes=num_bytes)
+    own = whole.resized((num_rows, whole.shape[1]))
     if own.format in kept:
         return keeping.packed_bytes(own)
     if keeping.looks_up:

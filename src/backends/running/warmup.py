@@ -7,28 +7,19 @@ import torch
 from ...core.config import EngineConfig
 from ...core.plan import Grant, RequestStart, StepPlan
 from ...core.sampling_params import SamplingParams
-from ..attention.base import AttentionBackend
-from ..models.base import Model
 from ..state.kv_cache import GPUMemory, KVCache
-from ..weights.config.kv_groups import KVGroups
+from .model_parts import ModelParts
 from .runner import ModelRunner
 from .stage_runner import StageRunner
 
 
-def measure_gpu_memory(
-    decoder: Model,
-    attention: AttentionBackend,
-    groups: KVGroups,
-    config: EngineConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    num_drafts: int = 0,
-) -> GPUMemory:
+def measure_gpu_memory(parts: ModelParts, config: EngineConfig, num_drafts: int = 0) -> GPUMemory:
     """Measure the use of the GPU's memory in the largest step that the configuration allows, with
     `num_drafts` draft tokens per request."""
+    device = parts.spec.device
     weights = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    run_largest_step(decoder, attention, groups, config, dtype, device, num_drafts)
+    run_largest_step(parts, config, num_drafts)
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device)
     torch.cuda.empty_cache()
@@ -41,25 +32,19 @@ def measure_gpu_memory(
     )
 
 
-def run_largest_step(
-    decoder: Model,
-    attention: AttentionBackend,
-    groups: KVGroups,
-    config: EngineConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    num_drafts: int = 0,
-) -> None:
+def run_largest_step(parts: ModelParts, config: EngineConfig, num_drafts: int = 0) -> None:
     """Prefill `max_num_batched_tokens` tokens and sample `max_num_seqs` requests, or as many as the
     model can take, with filters and penalties. All layers share one layer's scratch memory. Stages
     of a model compute the step together.
 
     Each draft token has its own row of logits, so it counts as one more request.
     """
+    decoder, attention, groups, spec = parts.decoder, parts.attention, parts.groups, parts.spec
     num_rows = config.max_num_seqs * (1 + num_drafts)
     max_len = decoder.config.max_position_embeddings
-    plan, num_blocks = _largest_plan(config, num_rows, max_len, device, len(groups.windows))
-    scratch = torch.zeros(attention.kv_cache_shape(num_blocks), dtype=dtype, device=device)
+    plan, num_blocks = _largest_plan(config, num_rows, max_len, spec.device, len(groups.windows))
+    shape = attention.kv_cache_shape(num_blocks)
+    scratch = torch.zeros(shape, dtype=spec.cache_dtype, device=spec.device)
     cache = KVCache(
         tensors=[scratch] * groups.layers_per_block,
         host_tensors=[],

@@ -6,7 +6,6 @@ some experts as a whole. Shape suffixes: x experts, o outputs, i inputs.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -73,8 +72,7 @@ class ExpertsPart(CheckpointDecorator):
         dim = _columns_dim(found, len(shape))
         if dim is not None:
             shape[dim] = shape[dim] // self._columns.total * self._columns.length
-        part = math.prod(shape) / inner.num_elements
-        return replace(inner, shape=tuple(shape), num_bytes=int(inner.num_bytes * part))
+        return inner.resized(shape)
 
     def tensor(self, name: str) -> torch.Tensor:
         found = _NAME.fullmatch(name)

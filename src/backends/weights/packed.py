@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -61,6 +61,11 @@ class StoredTensor:
     @property
     def num_elements(self) -> int:
         return math.prod(self.shape)
+
+    def resized(self, shape: Sequence[int]) -> StoredTensor:
+        """Describe a part of it, with the same number of dimensions."""
+        part = math.prod(shape) / self.num_elements
+        return replace(self, shape=tuple(shape), num_bytes=int(self.num_bytes * part))
 
 
 @dataclass(frozen=True, slots=True)

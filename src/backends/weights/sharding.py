@@ -126,8 +126,7 @@ class ShardedCheckpoint(CheckpointDecorator):
             return inner
         shape = list(inner.shape)
         shape[dim] = sum(cut.length for cut in cuts)
-        part = math.prod(shape) / inner.num_elements
-        return replace(inner, shape=tuple(shape), num_bytes=int(inner.num_bytes * part))
+        return inner.resized(shape)
 
     def tensor(self, name: str) -> torch.Tensor:
         dim, cuts = self._cuts_of(name)

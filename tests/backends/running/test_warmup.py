@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-import torch
 
 from tokenmill.backends.attention.base import AttentionBatch
 from tokenmill.backends.attention.torch.backend import TorchAttention, TorchMetadata
+from tokenmill.backends.linear.base import LinearSpec
+from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.running.model_parts import ModelParts
 from tokenmill.backends.running.warmup import run_largest_step
 from tokenmill.backends.weights.config.kv_groups import one_group
 from tokenmill.core.config import EngineConfig
 
-from ..tiny import CONFIG, CPU, attention_spec, decoder
+from ..tiny import CONFIG, attention_spec, decoder
 
 
 @pytest.mark.parametrize(
@@ -38,8 +40,16 @@ def test_the_largest_step_is_as_large_as_the_configuration_allows(
             seen.append(batch.query_lens_host)
             return super().build_metadata(batch)
 
-    watching = Watching(attention_spec(16))
+    spec = attention_spec(16)
+    linear = TorchLinear(LinearSpec(dtype=spec.dtype, device=spec.device))
+    parts = ModelParts(
+        spec=spec,
+        decoder=decoder(),
+        attention=Watching(spec),
+        linear=linear,
+        groups=one_group(CONFIG),
+    )
     config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=num_tokens)
-    run_largest_step(decoder(), watching, one_group(CONFIG), config, torch.float32, CPU, num_drafts)
+    run_largest_step(parts, config, num_drafts)
     assert CONFIG.max_position_embeddings == 256
     assert sorted(seen[0]) == sorted(expected)

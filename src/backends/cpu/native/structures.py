@@ -353,27 +353,9 @@ DRAWN_ROW = np.dtype(
 )
 """`DrawnRow` of csrc/sampling/sampling.h."""
 
-STRUCTURES = (
-    PackedLinearStruct,
-    LinearCallStruct,
-    WeightRowsStruct,
-    EmbeddingStruct,
-    AttentionSpecStruct,
-    AttentionBatchStruct,
-    AttentionCallStruct,
-    RotateAndWriteCallStruct,
-    ExpertStruct,
-    ExpertsSpecStruct,
-    RanksStruct,
-    DecoderLayerStruct,
-    DecoderModelStruct,
-    DecoderStepStruct,
-    DraftHeadModelStruct,
-    DraftHeadStepStruct,
-    LogitsCallStruct,
-    MaskCallStruct,
-    LogitsRowsStruct,
-    DrawCallStruct,
-    TrialCallStruct,
+STRUCTURES = tuple(
+    one
+    for one in list(vars().values())
+    if isinstance(one, type) and issubclass(one, ctypes.Structure)
 )
 """All structures except DRAWN_ROW."""

@@ -7,7 +7,6 @@ and values are divided by KV head, as in weights/sharding.py; others evenly, as 
 from __future__ import annotations
 
 import copy
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -103,8 +102,7 @@ class DivisionPlan:
             return whole
         shape = list(whole.shape)
         shape[_CUT[style]] = self._place(module, shape[_CUT[style]]).length
-        part = math.prod(shape) / whole.num_elements
-        return replace(whole, shape=tuple(shape), num_bytes=int(whole.num_bytes * part))
+        return whole.resized(shape)
 
     def _style(self, name: str) -> str | None:
         """How a module is divided. None: it stays whole."""
