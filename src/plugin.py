@@ -18,7 +18,6 @@ from .core.contract.events import (
     StepDone,
     Stopping,
 )
-from .core.contract.fallback import decode_first, last_come
 from .core.contract.hookspecs import HOOK_API, hookimpl
 from .core.contract.parsing.answer_parsers import Parsing, ReasoningParser, ToolCallParser
 from .core.contract.parsing.answer_text import (
@@ -122,14 +121,12 @@ __all__ = [
     "Victim",
     "argument_value",
     "content_before",
-    "decode_first",
     "enclosed_calls",
     "find",
     "get_logger",
     "hookimpl",
     "json_arguments",
     "json_call",
-    "last_come",
     "least_loaded",
     "rest_as_content",
     "skip_space",

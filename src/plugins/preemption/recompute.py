@@ -6,15 +6,7 @@ preempts in the same order.
 
 from __future__ import annotations
 
-from ...plugin import (
-    PreemptionCandidate,
-    Registry,
-    RequestView,
-    StepView,
-    Victim,
-    hookimpl,
-    last_come,
-)
+from ...plugin import PreemptionCandidate, Registry, RequestView, StepView, Victim, hookimpl
 
 TOKENMILL_API = (1, 1)
 
@@ -28,7 +20,7 @@ class Recompute:
     def preempt(
         self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
     ) -> Victim:
-        return last_come(candidates)
+        return Victim(request=candidates[-1].request, mode="recompute")
 
 
 @hookimpl
