@@ -20,7 +20,6 @@ from .core.contract.events import (
     StepDone,
     Stopping,
 )
-from .core.contract.fallback import decode_first, last_come
 from .core.contract.hookspecs import HOOK_API, hookimpl
 from .core.contract.metrics import PluginMetrics
 from .core.contract.parsing.answer_parsers import Parsing, ReasoningParser, ToolCallParser
@@ -127,7 +126,6 @@ __all__ = [
     "Victim",
     "argument_value",
     "content_before",
-    "decode_first",
     "enclosed_calls",
     "find",
     "get_logger",
@@ -135,7 +133,6 @@ __all__ = [
     "json_arguments",
     "json_call",
     "kinds",
-    "last_come",
     "least_loaded",
     "rest_as_content",
     "skip_space",

@@ -7,6 +7,7 @@ set, and docs/api.md follow from the declarations in SamplingParams.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, get_type_hints
@@ -242,6 +243,9 @@ def described(name: str) -> str:
 
 
 def _check_types(params: SamplingParams) -> None:
+    with suppress(msgspec.ValidationError):  # the usual case needs no copy
+        msgspec.convert(params, _Sampled, from_attributes=True)
+        return
     values = {name: _builtin(getattr(params, name)) for name in SAMPLED}
     try:
         msgspec.convert(values, _Sampled)

@@ -11,7 +11,6 @@ from tokenmill.core.engine import (
     draft_planning,
     planning,
     prefix_hits,
-    request,
     step,
 )
 from tokenmill.core.engine.blocks import pool
@@ -82,12 +81,12 @@ def the_hash_forgets_its_parent(patch: Planter) -> None:
     def forgetful(parent: bytes, token_ids: Sequence[int]) -> bytes:
         return hash_block(b"", token_ids)
 
-    patch.setattr(request, "hash_block", forgetful)
+    patch.setattr(pool, "hash_block", forgetful)
 
 
 @bug(WRONG, OVERWRITTEN)
 def the_hash_forgets_the_tokens_and_nobody_compares(patch: Planter) -> None:
-    patch.setattr(request, "hash_block", lambda parent, ids: hash_block(parent, ids[:1]))
+    patch.setattr(pool, "hash_block", lambda parent, ids: hash_block(parent, ids[:1]))
     key = pool._key
     patch.setattr(BlockPool, "find", lambda self, h, ids, g: self._by_hash.get(key(h, g)))
 

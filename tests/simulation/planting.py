@@ -11,7 +11,7 @@ import pytest
 
 from tokenmill.testing.simulation import Life, LifeSettings
 
-NUM_SEEDS = 200
+NUM_SEEDS = 300
 
 
 @dataclass(frozen=True, slots=True)

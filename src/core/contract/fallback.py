@@ -8,18 +8,8 @@ from .policy import PreemptionCandidate, StepView, Victim
 
 
 def decode_first(step: StepView) -> None:
-    """Schedule decodes, then prompts in progress, then waiting requests, until the budget is spent.
-
-    No decode waits for a prompt. Source: chunked prefill of Sarathi-Serve, Agrawal et al.,
-    OSDI 2024.
-    """
-    prompts = []
-    for request in step.running:
-        if request.is_decoding:
-            step.schedule(request)
-        else:
-            prompts.append(request)
-    for request in prompts:
+    """Schedule decodes, then prompts in progress, then waiting requests while there is room."""
+    for request in sorted(step.running, key=lambda request: not request.is_decoding):
         step.schedule(request)
     for request in step.waiting:
         if not step.schedule(request):

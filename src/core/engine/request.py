@@ -15,7 +15,7 @@ from ..pooling import Pooling
 from ..request_options import NO_OPTIONS, RequestOptions
 from ..sampling_params import SamplingParams
 from .blocks.block_table import BlockTable
-from .blocks.pool import hash_block
+from .blocks.pool import hash_chain
 from .read_only import ReadOnlyRequest
 
 
@@ -210,8 +210,8 @@ class Request:
 
     def hashes_for(self, num_blocks: int, block_size: int) -> Sequence[bytes]:
         """Hashes of the first `num_blocks` blocks. All tokens in these blocks must be known."""
-        while len(self.block_hashes) < num_blocks:
-            start = len(self.block_hashes) * block_size
+        if len(self.block_hashes) < num_blocks:
+            new = self.token_ids[len(self.block_hashes) * block_size : num_blocks * block_size]
             parent = self.block_hashes[-1] if self.block_hashes else self.cache_root
-            self.block_hashes.append(hash_block(parent, self.token_ids[start : start + block_size]))
+            self.block_hashes += hash_chain(parent, new, block_size)
         return self.block_hashes[:num_blocks]

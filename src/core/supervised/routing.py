@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from ..contract.routing import ReplicaView
-from ..engine.blocks.pool import hash_block, hash_root
+from ..engine.blocks.pool import hash_chain, hash_root
 from ..interfaces import ModelInfo
 from ..shell.checking import CheckedRequest
 from .link import EngineLink
@@ -29,13 +29,8 @@ class Routed:
     @cached_property
     def block_hashes(self) -> Sequence[bytes]:
         """See RoutedRequest."""
-        size, ids, parent = self.block_size, self.prompt_token_ids, self._root
-        num_blocks = min(len(ids) // size, MAX_HASHED_BLOCKS) if self._is_hashed else 0
-        found = []
-        for start in range(0, num_blocks * size, size):
-            parent = hash_block(parent, ids[start : start + size])
-            found.append(parent)
-        return found
+        most = MAX_HASHED_BLOCKS * self.block_size if self._is_hashed else 0
+        return hash_chain(self._root, self.prompt_token_ids[:most], self.block_size)
 
 
 def view_of(index: int, link: EngineLink) -> ReplicaView:

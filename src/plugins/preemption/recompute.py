@@ -14,7 +14,6 @@ from ...plugin import (
     Victim,
     hookimpl,
     kinds,
-    last_come,
 )
 
 TOKENMILL_API = (1, 1)
@@ -29,7 +28,7 @@ class Recompute:
     def preempt(
         self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
     ) -> Victim:
-        return last_come(candidates)
+        return Victim(request=candidates[-1].request, mode="recompute")
 
 
 @hookimpl

@@ -6,7 +6,7 @@ prompt may come a little later. Source: Sarathi-Serve, Agrawal et al., OSDI 2024
 
 from __future__ import annotations
 
-from ...plugin import Registry, StepView, decode_first, hookimpl, kinds
+from ...plugin import Registry, StepView, hookimpl, kinds
 
 TOKENMILL_API = (1, 1)
 
@@ -16,7 +16,11 @@ class Chunked:
 
     @hookimpl
     def schedule(self, step: StepView) -> None:
-        decode_first(step)  # the engine's own fallback is this very policy
+        for request in sorted(step.running, key=lambda request: not request.is_decoding):
+            step.schedule(request)
+        for request in step.waiting:
+            if not step.schedule(request):
+                break  # a later one must not overtake it
 
 
 @hookimpl

@@ -14,7 +14,7 @@ import pytest
 
 from ....core.contract.client import Load
 from ....core.contract.routing import ReplicaView, Router
-from ....core.engine.blocks.pool import hash_block, hash_root
+from ....core.engine.blocks.pool import hash_chain, hash_root
 from ....core.request_options import RequestOptions
 from ..hosting import fresh
 from ..kept_memory import check_nothing_is_kept
@@ -121,21 +121,13 @@ def _request(
     ids = (start,) * half + tuple(rng.randrange(9) for _ in range(half + rest))
     return SampleRequest(
         prompt_token_ids=ids,
-        block_hashes=_hashes(ids),
+        block_hashes=hash_chain(hash_root("sample"), ids, _BLOCK_SIZE),
         options=RequestOptions(
             session_id=session or (f"session {number % 7}" if number % 3 == 0 else None),
             user=rng.choice([None, "somebody"]),
             priority=rng.choice([0, -1]),
         ),
     )
-
-
-def _hashes(ids: tuple[int, ...]) -> list[bytes]:
-    found, parent = [], hash_root("sample")
-    for start in range(0, len(ids) - _BLOCK_SIZE + 1, _BLOCK_SIZE):
-        parent = hash_block(parent, ids[start : start + _BLOCK_SIZE])
-        found.append(parent)
-    return found
 
 
 def _views(

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tokenmill.core.engine.blocks.pool import BlockPool, hash_block, hash_root
+from tokenmill.core.engine.blocks.pool import BlockPool, hash_block, hash_chain, hash_root
 
 
 def test_a_hash_depends_on_the_parent_the_tokens_and_the_root() -> None:
@@ -17,6 +17,7 @@ def test_a_hash_depends_on_the_parent_the_tokens_and_the_root() -> None:
     assert first != hash_block(hash_root("model", "other"), [1, 2])
     assert first != hash_block(hash_block(root, [0, 0]), [1, 2])
     assert first != hash_block(root, [2, 1])
+    assert hash_chain(root, [1, 2, 3, 4, 5], 2) == [first, hash_block(first, [3, 4])]
 
 
 def test_roots_do_not_confuse_where_one_part_ends() -> None:
