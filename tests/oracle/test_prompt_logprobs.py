@@ -12,7 +12,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.plan import TokenLogprobs
 from tokenmill.core.sampling_params import SamplingParams
-from tokenmill.core.shell import engine_shell
+from tokenmill.core.shell import new_core
 from tokenmill.core.shell.checking import check_ids
 from tokenmill.core.shell.new_requests import make_requests
 from tokenmill.testing.engine_driver import EngineDriver
@@ -53,7 +53,7 @@ def test_they_are_those_of_transformers(
     name: str, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most_rows, setting, options = SETTINGS[name]
-    monkeypatch.setattr(engine_shell, "_max_num_scored_tokens", lambda *_: most_rows)
+    monkeypatch.setattr(new_core, "_max_num_scored_tokens", lambda *_: most_rows)
     driver, config = make(setting, options)
     prompts = toy.make_prompts()[4:]  # some share their beginnings
     info = driver.executor.info
