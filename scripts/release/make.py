@@ -58,6 +58,9 @@ def main() -> None:
         for package in (sdist, wheels[platform.machine()]):
             text = try_package(package, Path(folder) / package.name)
             done(f"{package.name} answers: {text}")
+        for machine in MACHINES:
+            if machine != platform.machine():
+                done(f"{wheels[machine].name} was not tried: this machine cannot run it")
     notes = write_notes(output / "NOTES.md", [sdist, *wheels.values()])
     done(f"wrote {notes}")
 

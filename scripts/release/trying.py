@@ -31,21 +31,25 @@ NO_AVX512 = "Haswell"
 def try_package(package: Path, folder: Path) -> str:
     """Install a package into an environment at `folder`; returns its answer to QUESTION.
 
-    A wheel must answer with its own kernels, also on an emulated CPU without AVX-512 if the
-    emulator is installed. Raises RuntimeError if it does not answer.
+    A wheel must answer with its own kernels, also on an emulated CPU without AVX-512; the text says
+    if the emulator is missing. Raises RuntimeError if it does not answer.
     """
     python = _install(package, folder)
     environment = _without_compiler(folder)
     text, log = _ask([str(python)], environment)
     if package.suffix == ".whl" and NOT_BUILT in log:
         raise RuntimeError(f"{package.name} does not use its kernels:\n{log}")
+    if package.suffix != ".whl" or "x86_64" not in package.name:
+        return text
     emulator = shutil.which("qemu-x86_64")
-    if package.suffix == ".whl" and emulator and "x86_64" in package.name:
-        emulated, log = _ask([emulator, "-cpu", NO_AVX512, str(python)], environment)
-        if NOT_BUILT in log or "avx512" in log:
-            raise RuntimeError(f"{package.name} does not use its kernels for AVX2:\n{log}")
-        text += f" (without AVX-512, emulated: {emulated})"
-    return text
+    if emulator is None:
+        return f"{text} (not tried without AVX-512: qemu-x86_64 is missing)"
+    # The emulated Python would start the engine's process on the real CPU.
+    emulated = [emulator, "-cpu", NO_AVX512, str(python)]
+    again, log = _ask(emulated, environment, "--no-engine-process")
+    if NOT_BUILT in log or "avx512" in log:
+        raise RuntimeError(f"{package.name} does not use its kernels for AVX2:\n{log}")
+    return f"{text} (without AVX-512, emulated: {again})"
 
 
 def _install(package: Path, folder: Path) -> Path:
@@ -79,9 +83,10 @@ def _without_compiler(folder: Path) -> dict[str, str]:
     }
 
 
-def _ask(python: list[str], environment: dict[str, str]) -> tuple[str, str]:
+def _ask(python: list[str], environment: dict[str, str], *flags: str) -> tuple[str, str]:
     """The answer of a server that is started for it, and the server's log."""
-    with tempfile.NamedTemporaryFile("w+") as log, _serving(python, environment, log.name) as url:
+    command = [*python, "-P", "-m", "tokenmill", "serve", "--port", "0", *flags]
+    with tempfile.NamedTemporaryFile("w+") as log, _serving(command, environment, log.name) as url:
         request = urllib.request.Request(
             f"{url}/v1/chat/completions",
             json.dumps(QUESTION).encode(),
@@ -93,11 +98,11 @@ def _ask(python: list[str], environment: dict[str, str]) -> tuple[str, str]:
 
 
 @contextmanager
-def _serving(python: list[str], environment: dict[str, str], log: str) -> Iterator[str]:
+def _serving(command: list[str], environment: dict[str, str], log: str) -> Iterator[str]:
     """The address of a server, which ends with the block."""
     with open(log, "w") as stream, tempfile.TemporaryDirectory() as folder:
         server = subprocess.Popen(
-            [*python, "-P", "-m", "tokenmill", "serve", "--port", "0", "--no-engine-process"],
+            command,
             cwd=folder,
             env=environment,
             stdout=stream,
