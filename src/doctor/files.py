@@ -6,7 +6,7 @@ import os
 import resource
 import shutil
 import socket
-from pathlib import Path
+import tempfile
 
 from ..backends.machine.compiling import BUILD_BYTES, BuildError, cache_folder
 from .finding import Finding, ok
@@ -77,14 +77,14 @@ def examine_port() -> Finding:
 
 
 def examine_temporary_files() -> Finding:
-    """The folder for the sockets of processes."""
-    place = Path(os.environ.get("TMPDIR") or "/tmp")
-    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
-        return ok("temporary files", str(place))
-    return Finding(
-        name="temporary files",
-        state="problem",
-        found=f"{place} cannot be written",
-        cost="engine processes cannot start",
-        advice="set TMPDIR to a folder that this user can write",
-    )
+    """The folder for the memory that processes share where the system has no unnamed files."""
+    try:
+        return ok("temporary files", tempfile.gettempdir())
+    except FileNotFoundError as error:
+        return Finding(
+            name="temporary files",
+            state="problem",
+            found=str(error),
+            cost="engine processes cannot start",
+            advice="set TMPDIR to a folder that this user can write",
+        )

@@ -9,7 +9,12 @@ from pathlib import Path
 from ..backends.cpu.native import instruction_sets
 from ..backends.cpu.native.build import PREBUILT, find_compiler
 from ..backends.machine.compiling import BuildError
-from ..backends.machine.threads import count_usable_cores, count_usable_cpus, place_threads
+from ..backends.machine.threads import (
+    affinity,
+    count_usable_cores,
+    count_usable_cpus,
+    place_threads,
+)
 from ..core.errors import ConfigError
 from .finding import Finding, ok
 
@@ -81,7 +86,7 @@ def examine_threads() -> Finding:
     placement = place_threads()
     cores, cpus = count_usable_cores(), os.cpu_count() or 1
     found = f"{placement.num_threads} of {cpus} CPUs compute, one thread per core"
-    if placement.cpus is None and count_usable_cpus() < len(_affinity()):
+    if placement.cpus is None and count_usable_cpus() < len(affinity()):
         return Finding(
             name="threads",
             state="note",
@@ -99,12 +104,6 @@ def examine_threads() -> Finding:
             advice="end them, or leave them other cores (taskset)",
         )
     return ok("threads", found)
-
-
-def _affinity() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
 
 
 def _model_name() -> str:

@@ -12,7 +12,7 @@ import tokenmill
 from .serving import Served, serve_engine, toy_engine
 
 MOST_FILES = 78
-"""Whoever follows one chat through the code opens this many files."""
+"""Maximum number of files. A reader who follows a chat through the code opens all of them."""
 
 SRC = str(Path(tokenmill.__file__).parent.resolve())
 

@@ -6,6 +6,7 @@ import json
 import resource
 import socket
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -136,9 +137,18 @@ def test_a_port_in_use_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert files.examine_port().state == "ok"
 
 
-def test_a_temporary_folder_that_is_missing_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", "/no/such/folder")
-    assert files.examine_temporary_files().state == "problem"
+def test_a_machine_without_a_temporary_folder_has_a_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where TMPDIR is wrong, Python takes another folder, and tokenmill runs."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    assert files.examine_temporary_files().state == "ok"
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "none")])
+    found = files.examine_temporary_files()
+    assert found.state == "problem"
+    assert "TMPDIR" in found.advice
 
 
 def test_missing_and_old_packages_are_problems(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def count_usable_cores() -> int:
 
 def count_usable_cpus() -> int:
     """Number of CPUs in the process's affinity, or the container's limit if that is less."""
-    return max(1, math.ceil(min(len(_affinity()), _cpu_quota())))
+    return max(1, math.ceil(min(len(affinity()), _cpu_quota())))
 
 
 def use_share_of_cores(rank: int, size: int) -> int | None:
@@ -90,17 +90,18 @@ def use_share_of_cores(rank: int, size: int) -> int | None:
 def _usable_cores() -> tuple[int, ...]:
     """One CPU of each physical core in the process's affinity. Cores with the same memory
     controller are neighbours, even if the system numbers the sockets' CPUs alternately."""
-    first_of_core = {_siblings(cpu): cpu for cpu in sorted(_affinity(), reverse=True)}
+    first_of_core = {_siblings(cpu): cpu for cpu in sorted(affinity(), reverse=True)}
     return tuple(sorted(first_of_core.values(), key=lambda cpu: (_memory_node(cpu), cpu)))
 
 
 def _with_siblings(cores: tuple[int, ...]) -> tuple[int, ...]:
     """All usable CPUs of these cores; each core is given by one of its CPUs."""
     kept = {_siblings(cpu) for cpu in cores}
-    return tuple(sorted(cpu for cpu in _affinity() if _siblings(cpu) in kept))
+    return tuple(sorted(cpu for cpu in affinity() if _siblings(cpu) in kept))
 
 
-def _affinity() -> set[int]:
+def affinity() -> set[int]:
+    """The CPUs on which the system lets this process run."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
