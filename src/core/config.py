@@ -14,7 +14,12 @@ from .kinds import KINDS, SLOTS
 from .pooling import Pooling
 from .sampling_params import MODEL, sampled_in
 from .settings.checking import check_value
-from .settings.compilation import check_capture_sizes, check_compilation, check_level
+from .settings.compilation import (
+    capture_sizes,
+    check_capture_sizes,
+    check_compilation,
+    check_level,
+)
 from .settings.declaration import arguments, flag, setting, unused_setting
 from .settings.hf_overrides import read_hf_overrides
 from .settings.multimodal import check_limits
@@ -28,7 +33,7 @@ BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")
 
-_EAGER = "models always run without torch.compile and CUDA graphs"
+_GRAPHS = "CUDA graphs are for GPUs"
 _TEXT_ONLY = "the engine takes text only"
 
 
@@ -160,6 +165,7 @@ class EngineConfig:
         0.92,
         "fraction of the GPU's memory that weights, activations and KV cache may use",
         "--device-memory-utilization",
+        unused_on_cpu="it is for GPUs; --kv-cache-memory sets the size of the KV cache on CPUs",
     )
     kv_cache_memory: int | None = setting(
         None,
@@ -270,26 +276,38 @@ class EngineConfig:
         group="backends",
     )
 
-    enforce_eager: bool = unused_setting(False, "do not capture CUDA graphs", _EAGER)
-    compilation_config: str | int | Mapping[str, object] | None = unused_setting(
+    enforce_eager: bool = setting(
+        False,
+        "do not capture CUDA graphs of the steps in which all requests decode",
+        unused_on_cpu=_GRAPHS,
+    )
+    compilation_config: str | int | Mapping[str, object] | None = setting(
         None,
         "level, mode, cudagraph_mode, cudagraph_capture_sizes and max_cudagraph_capture_size as "
-        "JSON, or the level alone",
-        _EAGER,
+        "JSON, or the level alone. Models are not compiled, so level and mode have no effect; "
+        "cudagraph_mode NONE: do not capture CUDA graphs, other modes: of decodes only",
         "-cc",
         metavar="JSON",
+        unused_on_cpu=_GRAPHS,
     )
-    optimization_level: int | None = unused_setting(
-        None, "how much is compiled and captured, 0 to 3", _EAGER, "-O"
-    )
-    cudagraph_capture_sizes: Sequence[int] | None = unused_setting(
-        None, "numbers of tokens in a step for which CUDA graphs are captured", _EAGER
-    )
-    max_cudagraph_capture_size: int | None = unused_setting(
+    optimization_level: int | None = setting(
         None,
-        "maximum number of tokens in a step for which a CUDA graph is captured",
-        _EAGER,
+        "0: do not capture CUDA graphs; 1 to 3: no effect",
+        "-O",
+        unused_on_cpu=_GRAPHS,
+    )
+    cudagraph_capture_sizes: Sequence[int] | None = setting(
+        None,
+        "numbers of decodes in a step for which CUDA graphs are captured; default: 1, 2, 4, the "
+        "multiples of 8, from 256 on of 16, and the largest size",
+        unused_on_cpu=_GRAPHS,
+    )
+    max_cudagraph_capture_size: int | None = setting(
+        None,
+        "maximum number of decodes in a step for which a CUDA graph is captured; default: 512, or "
+        "--max-num-seqs if it is less",
         between=(1, 2**31),
+        unused_on_cpu=_GRAPHS,
     )
     limit_mm_per_prompt: str | Mapping[str, object] | None = unused_setting(
         None,
@@ -437,6 +455,18 @@ class EngineConfig:
         if self.max_num_batched_tokens is not None:
             return self.max_num_batched_tokens
         return 8192 if device.startswith("cuda") else max(256, self.max_num_seqs)
+
+    @property
+    def capture_sizes(self) -> tuple[int, ...]:
+        """Numbers of decodes for which CUDA graphs are captured, ascending; empty: none."""
+        if self.enforce_eager or self.optimization_level == 0:
+            return ()
+        return capture_sizes(
+            self.compilation_config,
+            sizes=self.cudagraph_capture_sizes,
+            max_size=self.max_cudagraph_capture_size,
+            max_num_seqs=self.max_num_seqs,
+        )
 
     @property
     def given(self) -> tuple[Field[Any], ...]:

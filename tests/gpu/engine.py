@@ -58,6 +58,7 @@ def serve(
         device=DEVICE.type,
         dtype=str(dtype).removeprefix("torch."),
         attention_backend=backend_name,
+        cudagraph_capture_sizes=[1, 2, 4, 8, 16, 24],
         swap_space=2**-6,  # its heads are four times as large as the toy's own
     )
     assert served.attention_backend == backend_name

@@ -17,8 +17,9 @@ import torch
 
 from .kv_layout import KVLayout
 
-GraphSupport = Literal["decodes", "never"]
-"""The steps that a backend can compute in a captured graph: steps of decodes only, or none."""
+GraphSupport = Literal["decodes", "padded decodes", "never"]
+"""The steps that a backend can compute in a captured graph: steps of decodes only, or none. Padded:
+in a graph, a decode costs as much as one with the longest context that the engine allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
@@ -28,6 +29,7 @@ from ..models.base import Model, ModelImpl, ModelSpec
 from ..models.decoder import Decoder
 from ..models.feed_forward import ExpertLoad
 from ..models.pipeline_parallel import StagedDecoder
+from ..running.graph_choice import capture_graphs, graph_bytes, graph_sizes
 from ..running.model_check import check_model
 from ..running.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
@@ -107,7 +109,10 @@ class ModelExecutor:
         parts = load_parts(checkpoint, config, backends, spec, progress, impl, layout.groups)
         progress(WARM_UP, 0.0)
         check_model(parts, config, load_seconds=time.monotonic() - started)
-        num_blocks = layout.num_blocks or _count_blocks(parts, config, layout, drafts, num_drafts)
+        sizes = _graph_sizes(parts, config)
+        num_blocks = layout.num_blocks or _count_blocks(
+            parts, config, layout, drafts, num_drafts, sizes
+        )
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
         info = _describe(checkpoint, parts, layout, num_blocks, speculation)
         logits = ProcessorSpec(vocab_size=info.vocab_size, device=spec.device)
@@ -121,11 +126,12 @@ class ModelExecutor:
             single_thread = None if stage is None else SingleTorchThread()
             return cls(info, stage_runner, single_thread, expert_load=load)
         model = parts.step_model(cache)
+        graphs = capture_graphs(parts, cache, sizes, progress) if sizes else None
         runner = ModelRunner(
             parts.decoder,
             parts.attention,
             cache,
-            model,
+            model or graphs,
             None if speculation is None else speculation.propose,
             needs_hidden_states=speculation is not None and speculation.needs_hidden_states,
             processing=LogitsProcessing(processors, logits),
@@ -267,21 +273,29 @@ def _lay_out(
     )
 
 
+def _graph_sizes(parts: ModelParts, config: EngineConfig) -> Sequence[int]:
+    """The numbers of decodes that run as captured graphs."""
+    if parts.spec.device.type != "cuda":
+        return ()
+    return graph_sizes(parts.decoder, parts.attention, config)
+
+
 def _count_blocks(
     parts: ModelParts,
     config: EngineConfig,
     layout: _Layout,
     drafts: DraftSupport | None,
     num_drafts: int,
+    graph_sizes: Sequence[int],
 ) -> int:
     """`num_drafts`: draft tokens per request, which the last stage proposes."""
     spec, model, num_groups = parts.spec, parts.decoder.config, len(layout.groups.windows)
     if spec.device.type == "cpu":
         return kv_cache.count_cpu_blocks(config, model, layout.block_bytes, num_groups)
     memory = measure_gpu_memory(parts, config, num_drafts)
-    if drafts is not None:
-        probs = drafts.probs_bytes(config.max_num_seqs)
-        memory = replace(memory, activations=memory.activations + probs)
+    more = graph_bytes(graph_sizes, model.vocab_size)
+    more += 0 if drafts is None else drafts.probs_bytes(config.max_num_seqs)
+    memory = replace(memory, activations=memory.activations + more)
     log.info(
         "gpu_memory",
         total_mib=memory.total >> 20,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -71,6 +71,12 @@ class LayeredModel:
     def forward(self, batch: InputBatch) -> torch.Tensor:
         """Compute the hidden states [t, e] of all tokens."""
         metadata = self._attention.build_metadata(batch.attention)
+        return self.compute(batch.token_ids_t, batch.positions_t, metadata)
+
+    def compute(
+        self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, metadata: Any
+    ) -> torch.Tensor:
+        """Compute the hidden states [t, e]. `metadata` is the attention backend's, of this step."""
         forward = self._attention.forward
 
         def attend(
@@ -80,7 +86,7 @@ class LayeredModel:
             forward(layer, q_thd, k_tkd, v_tkd, self._layers[layer], metadata, out_thd)
             return out_thd
 
-        return self._decoder.forward(batch.token_ids_t, batch.positions_t, attend)
+        return self._decoder.forward(token_ids_t, positions_t, attend)
 
     def hidden_states(self) -> torch.Tensor:
         """See StepModel."""

@@ -1,14 +1,14 @@
-"""vLLM's settings of torch.compile and CUDA graphs: checked, but without effect.
+"""vLLM's settings of torch.compile and CUDA graphs.
 
-The engine runs models without both. The settings are accepted so that a command or a script that
-was written for vLLM starts; the log says that they have no effect.
+Steps of decodes are captured in CUDA graphs, and nothing is compiled. So levels and modes of
+compilation are checked, but have no effect, apart from the ones that turn graphs off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum, StrEnum
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -18,6 +18,7 @@ from ..suggest import near_and_known
 CompilationSetting = str | int | Mapping[str, object] | None
 """JSON text, a level, or CompilationConfig."""
 MAX_LEVEL = 3
+_MAX_CAPTURE_SIZE = 512
 _EXAMPLE = "'{\"cudagraph_capture_sizes\": [1, 2, 4, 8]}'"
 
 
@@ -61,6 +62,34 @@ class CompilationConfig(TypedDict, total=False):
     cudagraph_capture_sizes: Sequence[int] | None
     """Numbers of tokens in a step."""
     max_cudagraph_capture_size: int | None
+
+
+def capture_sizes(
+    setting: CompilationSetting,
+    *,
+    sizes: Sequence[int] | None,
+    max_size: int | None,
+    max_num_seqs: int,
+) -> tuple[int, ...]:
+    """Return the numbers of decodes for which graphs are captured, ascending; empty: none.
+
+    `setting` is valid. `sizes` and `max_size` are the flags, which win over the setting's values.
+    By default these are vLLM's sizes, and `max_num_seqs` itself.
+    """
+    if isinstance(setting, str):
+        setting = _read_json(setting)
+    mapping: Mapping[str, Any] = setting if isinstance(setting, Mapping) else {}
+    mode = mapping.get("cudagraph_mode")
+    if mode is not None and CUDAGraphMode(mode.upper()) is CUDAGraphMode.NONE:
+        return ()
+    chosen = sizes if sizes is not None else mapping.get("cudagraph_capture_sizes")
+    limit = max_size or mapping.get("max_cudagraph_capture_size")
+    if chosen is not None:
+        largest = min(max_num_seqs, limit or max_num_seqs)
+        return tuple(sorted({size for size in chosen if size <= largest}))
+    largest = min(max_num_seqs, limit or _MAX_CAPTURE_SIZE)
+    usual = (1, 2, 4, *range(8, 256, 8), *range(256, largest, 16))
+    return (*(size for size in usual if size < largest), largest)
 
 
 def check_compilation(setting: CompilationSetting) -> None:

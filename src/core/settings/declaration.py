@@ -10,7 +10,8 @@ def setting(default: Any, help: str, *aliases: str, **facts: Any) -> Any:
     """A field of EngineConfig. `aliases`: other flags; the long ones are also argument names.
 
     `facts`: `between`, the smallest and the largest value; `one_of`, all values; `metavar`, what
-    stands for the value in help; `group`, the group of flags that begins with this setting.
+    stands for the value in help; `group`, the group of flags that begins with this setting;
+    `unused_on_cpu`, why the setting has no effect on CPUs.
     """
     return field(default=default, metadata={"help": help, "aliases": aliases, **facts})
 

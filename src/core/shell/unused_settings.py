@@ -26,8 +26,9 @@ def unused_settings(config: EngineConfig, info: ModelInfo) -> dict[str, str]:
 
 
 def _reason(given: Field[Any], config: EngineConfig, info: ModelInfo) -> str | None:
-    if given.name == "gpu_memory_utilization" and info.device == "cpu":
-        return "it is for GPUs; --kv-cache-memory sets the size of the KV cache on CPUs"
+    on_cpu: str | None = given.metadata.get("unused_on_cpu")
+    if on_cpu is not None and info.device == "cpu":
+        return on_cpu
     if given.name == "swap_space" and config.swap_space and not info.num_host_blocks:
         return "only --preemption-mode swap uses it"
     return reason_without_effect(given)

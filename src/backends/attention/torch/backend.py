@@ -66,7 +66,7 @@ class TorchAttention:
     """The reference backend; see AttentionBackend for the contract."""
 
     name = "torch"
-    graphs: GraphSupport = "decodes"
+    graphs: GraphSupport = "padded decodes"
     capabilities = AttentionCapabilities(
         kv_cache_layouts=(KVLayout.HALVES,), kv_cache_dtypes=FP8_DTYPES, sinks=True
     )

@@ -34,6 +34,7 @@ from ..packages import Package
 log = get_logger("model")
 
 _OPS = Package(module="xformers.ops", install="pip install xformers")
+_LIBRARY = Package(module="xformers._cpp_lib", install="pip install xformers")
 _PAGED_BLOCK = 64
 """`triton_splitk` takes blocks of a multiple of this number of slots."""
 _PAGED_HEAD_SIZES = (16, 32, 64, 128, 256, 512)
@@ -72,14 +73,18 @@ class XformersAttention:
         reasons += reasons_of_head_size(spec)
         if spec.logits_soft_cap is not None:
             reasons.append("it has no soft cap of logits")
-        missing = _OPS.reason_if_missing() if reasons else _OPS.reason()
+        missing = _OPS.reason_if_missing() if reasons else _reason_of_package()
         return [*reasons, missing] if missing is not None else reasons
 
     @classmethod
     def on_this_machine(cls) -> list[str]:
         """Return what is present and what is missing on this machine, for any model, by line."""
         capability, lacks = reasons_of_machine()
-        return [*lacks, *reasons_of_capability(capability), _OPS.reason() or "xformers: installed"]
+        return [
+            *lacks,
+            *reasons_of_capability(capability),
+            _reason_of_package() or "xformers: installed",
+        ]
 
     def __init__(self, spec: AttentionSpec) -> None:
         self._spec = spec
@@ -208,6 +213,16 @@ class XformersAttention:
             op=kernel,
         )
         return attended.squeeze(0).flatten(1, 2)
+
+
+def _reason_of_package() -> str | None:
+    """Return why xformers cannot be used here. Its library of kernels fits one version of CUDA; if
+    it does not load, xformers itself is imported all the same."""
+    reason = _OPS.reason()
+    if reason is not None or _LIBRARY.reason_if_missing() is not None:
+        return reason
+    error = getattr(_LIBRARY.load(), "_cpp_library_load_exception", None)
+    return None if error is None else " ".join(str(error).split("\n  Please")[0].split())
 
 
 def _hindrance_to_paging(spec: AttentionSpec) -> str | None:

@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
-from ....backends.attention.base import AttentionBackend, AttentionSpec, is_graphable
+from ....backends.attention.base import AttentionBackend, AttentionSpec, GraphSupport, is_graphable
 from ....backends.attention.fp8 import FP8_DTYPES, movable
 from ....backends.attention.kv_layout import KVLayout
 from ....backends.attention.reasons import reasons_against
@@ -274,7 +274,8 @@ def check_graphs(backend: BackendClass, spec: AttentionSpec) -> None:
     """
     made = backend(spec)
     graphs = getattr(made, "graphs", None)
-    assert graphs in ("decodes", "never"), f'graphs must be "decodes" or "never", not {graphs!r}'
+    known = get_args(GraphSupport)
+    assert graphs in known, f"graphs must be one of {', '.join(map(repr, known))}, not {graphs!r}"
     if not is_graphable(made):
         return
     steps = [
