@@ -43,11 +43,13 @@ ON_GPU = {
         *("flash-kernel-16", "flash-kernel-128", "torch-sdpa", "cuda-paged"),
         *("triton", "flash-attn", "xformers", "torch", "flash-kernel-256"),
     ],
+    "engines": ["triton", "cuda-paged", "flash-attn", "transformers"],
     "select": "",
 }
 ON_CPU = {
     "backends": ["torch", "cpu"],
     "contenders": ["torch-sdpa", "torch", "cpu"],
+    "engines": ["torch", "transformers"],
     "select": "plain or blocks or chunked-swap",
 }
 """A rehearsal with some of the checks; all of them would take minutes."""
@@ -55,6 +57,7 @@ GRACE_SECONDS = 10.0
 """Time after the deadline until this program kills itself."""
 MACHINE_SHARE = 0.25
 CHECKS_SHARE = 0.6
+ENGINES_SHARE = 0.5
 """Maximum time of these parts, as a fraction of the time that is left when they begin."""
 LEAST_SECONDS = 8.0
 """Minimum time that must be left to begin a benchmark."""
@@ -75,6 +78,7 @@ class Checkup:
             "machine": {},
             "installed": [],
             "checks": [],
+            "engines": [],
             "kernels": [],
             "benchmarks": [],
         }
@@ -94,6 +98,7 @@ class Checkup:
             return 2
         self.write()
         self._check_backends(site, work)
+        self._time_engines(site, work)
         self._time_kernels(site, work)
         self.found["is_complete"] = not self._was_cut_off()
         self.write()
@@ -160,22 +165,38 @@ class Checkup:
         print(f"{ended.name}: {ended.status} in {ended.seconds} s: {counts}", flush=True)
         self.write()
 
+    def _time_engines(self, site: Path, work: Path) -> None:
+        """Time whole engines one after the other, each alone on the device."""
+        last = self._deadline.part(ENGINES_SHARE)
+        for index, contender in enumerate(self._args.engines):
+            deadline = last.part(1 / (len(self._args.engines) - index))
+            file = work / f"{contender}-decoding.jsonl"
+            flags = ["--output", str(file), "--model", str(work / "model")]
+            flags += ["--device", self._args.device]
+            flags += ["--miniature"] if self._args.device == "cpu" else []
+            part = Part(
+                name=f"{contender} engine's decodes",
+                command=[sys.executable, str(HERE / "decoding.py"), contender, *flags],
+                environment=environment(site),
+            )
+            self._add_times("engines", run(part, REPOSITORY, deadline), read_lines(file))
+
     def _time_kernels(self, site: Path, work: Path) -> None:
         """Time the contenders one after the other, each alone on the device."""
         contenders = self._args.contenders
         for index, contender in enumerate(contenders):
             deadline = self._deadline.part(1 / (len(contenders) - index))
             if deadline.left() < LEAST_SECONDS:
-                self._add_times(not_begun(contender), [])
+                self._add_times("kernels", not_begun(contender), [])
                 continue
             if contender == "flash-kernel-256" and self._has_timed("flash-kernel-128"):
                 continue  # only for the one generation that does not support smaller blocks
             file = work / f"{contender}.jsonl"
             ended = run(self._kernel_part(contender, site, file, deadline), REPOSITORY, deadline)
-            self._add_times(ended, read_lines(file))
+            self._add_times("kernels", ended, read_lines(file))
 
-    def _add_times(self, ended: Ended, lines: list[dict[str, Any]]) -> None:
-        self.found["kernels"] += lines
+    def _add_times(self, what: str, ended: Ended, lines: list[dict[str, Any]]) -> None:
+        self.found[what] += lines
         self.found["benchmarks"].append(asdict(ended))
         print(f"{ended.tail}\n{ended.name}: {ended.status} in {ended.seconds} s", flush=True)
         self.write()
@@ -223,7 +244,8 @@ def parse_args() -> Namespace:
         "--device", default="cuda", choices=["cuda", "cpu"], help="cpu: a rehearsal"
     )
     parser.add_argument("--backends", nargs="*", help="backends to check; None: tokenmill's own")
-    parser.add_argument("--contenders", nargs="*", help="contenders to time; None: all")
+    parser.add_argument("--engines", nargs="*", help="engines to time; None: all")
+    parser.add_argument("--contenders", nargs="*", help="kernels to time; None: all")
     parser.add_argument(
         "--jobs", type=int, default=min(16, os.cpu_count() or 1), help="checks in parallel"
     )

@@ -24,6 +24,8 @@ def markdown(found: Mapping[str, Any]) -> str:
         "",
         *_checks(found),
         "",
+        *_engines(found),
+        "",
         *targets(found),
         "",
         *kernels(found),
@@ -76,6 +78,23 @@ def _checks(found: Mapping[str, Any]) -> Lines:
     for check in found["checks"]:
         yield from _failures(check)
     yield from _skips(found["checks"])
+
+
+def _engines(found: Mapping[str, Any]) -> Lines:
+    yield "## Decoding by the whole engine"
+    yield ""
+    yield "Milliseconds per step (benchmarks/gpu/decoding.py)."
+    yield ""
+    rows: dict[tuple[str, str], dict[int, float]] = {}
+    for line in found["engines"]:
+        times = rows.setdefault((line["contender"], line["mode"]), {})
+        times[line["num_requests"]] = line["milliseconds"]
+    counts = sorted({line["num_requests"] for line in found["engines"]})
+    yield "| attention | mode | " + " | ".join(f"{count} requests" for count in counts) + " |"
+    yield "|---|---|" + "---|" * len(counts)
+    for (contender, mode), times in rows.items():
+        cells = (f"{times[count]:.2f}" if count in times else "" for count in counts)
+        yield f"| {contender} | {mode} | {' | '.join(cells)} |"
 
 
 def _mark(check: Mapping[str, Any], count: Counter[str]) -> str:

@@ -40,6 +40,10 @@ def found() -> dict[str, Any]:
         "seconds": 99,
         "machine": {"gpu": "NVIDIA H200", "copy_gb_per_s": 4000.0, "packages": {"torch": "2.11"}},
         "installed": ["gguf 1 from the bundle"],
+        "engines": [
+            {"contender": "triton", "mode": "graphs", "num_requests": n, "milliseconds": ms}
+            for n, ms in ((1, 2.5), (32, 3.25))
+        ],
         "checks": [
             check
             | {
@@ -97,6 +101,13 @@ def test_ratios_are_to_flash_attention_and_to_the_best_peer(found: dict[str, Any
     assert "1250.0 µs, 3200 GB/s (80%), **1.56x**" in text
 
 
+def test_steps_of_whole_engines_are_a_table(found: dict[str, Any]) -> None:
+    text = markdown(found)
+    assert "| attention | mode | 1 requests | 32 requests |" in text
+    assert "| triton | graphs | 2.50 | 3.25 |" in text
+
+
 def test_there_is_a_report_before_anything_was_found(found: dict[str, Any]) -> None:
     empty = {"machine": {}, "installed": [], "checks": [], "kernels": [], "benchmarks": []}
+    empty["engines"] = []
     assert "all checks that ran have passed" in markdown(found | empty)
