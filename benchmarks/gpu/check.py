@@ -168,14 +168,15 @@ class Checkup:
     def _time_engines(self, site: Path, work: Path) -> None:
         """Time whole engines one after the other, each alone on the device."""
         last = self._deadline.part(ENGINES_SHARE)
-        for index, contender in enumerate(self._args.engines):
-            deadline = last.part(1 / (len(self._args.engines) - index))
+        contenders = ["model", *self._args.engines] if self._args.engines else []
+        for index, contender in enumerate(contenders):
+            deadline = last.part(1 / (len(contenders) - index)) if index else last
             file = work / f"{contender}-decoding.jsonl"
             flags = ["--output", str(file), "--model", str(work / "model")]
             flags += ["--device", self._args.device]
             flags += ["--miniature"] if self._args.device == "cpu" else []
             part = Part(
-                name=f"{contender} engine's decodes",
+                name=f"decodes, {contender}",
                 command=[sys.executable, str(HERE / "decoding.py"), contender, *flags],
                 environment=environment(site),
             )

@@ -26,6 +26,7 @@ from random_models import SHAPES, Shape, write_safetensors
 from tokenmill import LLM, SamplingParams
 
 TINY = Shape(hidden=512, inner=1024, layers=4, heads=8, kv_heads=4, head_size=64, vocabulary=8192)
+MODEL = "model"
 TRANSFORMERS = "transformers"
 ROUNDS = 2
 
@@ -35,8 +36,9 @@ Generate = Callable[[Sequence[Sequence[int]], int], object]
 
 def main() -> None:
     args = parse_args()
-    if not args.model.exists():
+    if args.contender == MODEL:
         write_safetensors(args.model, TINY if args.miniature else SHAPES["1B"], seed=0)
+        return
     prompt_tokens, num_tokens = (16, 8) if args.miniature else (512, 32)
     modes = transformers_modes(args) if args.contender == TRANSFORMERS else our_modes(args)
     rng = random.Random(0)
@@ -125,9 +127,11 @@ def parse_args() -> Namespace:
         description=(__doc__ or "").partition("\n")[0],
         formatter_class=ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("contender", help=f"an attention backend, or {TRANSFORMERS}")
+    parser.add_argument(
+        "contender", help=f"an attention backend, {TRANSFORMERS}, or {MODEL}: only make the model"
+    )
     parser.add_argument("--output", type=Path, required=True, help="file to append lines to")
-    parser.add_argument("--model", type=Path, required=True, help="folder; made if missing")
+    parser.add_argument("--model", type=Path, required=True, help="the model's folder")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--miniature", action="store_true", help="a tiny model, to rehearse")
     return parser.parse_args()

@@ -8,6 +8,7 @@ from ...core.interfaces import Progress, no_progress
 from ..choosing.auto import Plugins, choose
 from .mixed import reasons_against_layers
 from .pair import BackendPair, build_pair
+from .self_check import reasons_of_self_check
 
 
 def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress) -> Any:
@@ -23,5 +24,12 @@ def choose_attention_backend(plugins: Plugins, progress: Progress = no_progress)
 
 
 def _reasons_against(backend: Any, spec: Any, progress: Progress) -> list[str]:
-    """Like `reasons_against`; `spec` may also be a tuple: the specs of a model's layers."""
-    return reasons_against_layers(backend, spec if isinstance(spec, tuple) else (spec,), progress)
+    """Like `reasons_against`; `spec` may also be a tuple: the specs of a model's layers.
+
+    On a GPU, a backend must also compute the same as torch.
+    """
+    specs = spec if isinstance(spec, tuple) else (spec,)
+    reasons = reasons_against_layers(backend, specs, progress)
+    if reasons or specs[0].device.type != "cuda":
+        return reasons
+    return [reason for one in specs for reason in reasons_of_self_check(backend, one)]

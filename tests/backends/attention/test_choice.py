@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
+from tokenmill.backends.attention import choice
 from tokenmill.backends.attention.choice import choose_attention_backend
 from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
@@ -19,6 +21,7 @@ from tokenmill.core.host.listing import discover_plugins
 from tokenmill.core.host.plugin_host import PluginHost
 
 from ...core.plugin_packages import Packages
+from .steps import SPEC
 
 OWN = [
     info.name
@@ -84,8 +87,8 @@ def choose(packages: Packages, options: str, *without: str, **config: Any) -> Ba
     made = choose_attention_backend(
         PluginHost.load(EngineConfig(**config), extra=[Offers(*without)])
     )
-    assert made.reasons_against(None) == []
-    backend: Backend = made(None)
+    assert made.reasons_against(SPEC) == []
+    backend: Backend = made(SPEC)
     return backend
 
 
@@ -159,4 +162,19 @@ def test_all_reasons_are_told_if_none_can_serve(packages: Packages) -> None:
     packages.write_settings(WITHOUT_OWN)
     offers = Offers("flash", "paged", "plain")
     made = choose_attention_backend(PluginHost.load(EngineConfig(), extra=[offers]))
-    assert made.reasons_against(None) == ["flash: no GPU", "paged: no GPU", "plain: no GPU"]
+    assert made.reasons_against(SPEC) == ["flash: no GPU", "paged: no GPU", "plain: no GPU"]
+
+
+def test_on_a_gpu_the_first_one_that_computes_the_same_as_torch_is_taken(
+    packages: Packages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages.write_settings(WITHOUT_OWN)
+    made = choose_attention_backend(PluginHost.load(EngineConfig(), extra=[Offers()]))
+
+    def check(backend: Backend, spec: object) -> list[str]:
+        return ["its numbers differ"] if backend.name == "flash" else []
+
+    monkeypatch.setattr(choice, "reasons_of_self_check", check)
+    chosen, passed_over = made.choose(replace(SPEC, device=torch.device("cuda")))
+    assert (chosen.name, passed_over) == ("paged", ["flash: its numbers differ"])
+    assert made.choose(SPEC)[0].name == "flash"
