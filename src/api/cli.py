@@ -18,12 +18,13 @@ from ..core.errors import TokenmillError
 from ..core.log import EventFormatter
 from ..version import __version__
 from .commands import completion, doctor, draft, generate, model, plugins, serve
+from .commands.bench import command as bench
 from .commands.chat import command as chat
 from .commands.flags.parser import CommandParser
 from .commands.simulate import command as simulate
 from .http.log_output import log_handler
 
-COMMANDS = (serve, generate, chat, plugins, simulate, model, draft, doctor)
+COMMANDS = (serve, generate, chat, plugins, simulate, bench, model, draft, doctor)
 
 
 def make_parser() -> CommandParser:

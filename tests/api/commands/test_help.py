@@ -14,8 +14,8 @@ from tokenmill.api.commands.flags.groups import COMMON, GROUPS
 from tokenmill.api.commands.flags.parser import CommandParser
 
 PLACEHOLDERS = {
-    "ADDRESS", "CPUS", "GROUP", "JSON", "KEY", "KEY=A,B,C", "MODEL", "N", "NAME", "ORIGIN", "PATH",
-    "SECONDS", "SIZE", "TEXT", "URL",
+    "ADDRESS", "CPUS", "GROUP", "JSON", "KEY", "KEY=A,B,C", "KEY=VALUE", "LIST", "MODEL", "N",
+    "NAME", "NAME:MS", "ORIGIN", "PATH", "SECONDS", "SIZE", "TEXT", "URL",
 }  # fmt: skip
 """What may stand for a value, besides the choices."""
 
@@ -79,7 +79,7 @@ def test_every_flag_is_in_exactly_one_group(name: str, capsys: pytest.CaptureFix
     flags = sorted(
         next(one for one in action.option_strings if one.startswith("--"))
         for action in parser._actions
-        if action.option_strings and action.dest != "help"
+        if _is_shown(action)
     )
     titles = [group.title for group in parser._action_groups if _has_flags(group)]
     groups = ["flags" if title == "options" else f"{title}" for title in titles]
@@ -92,7 +92,12 @@ def test_every_flag_is_in_exactly_one_group(name: str, capsys: pytest.CaptureFix
 
 
 def _has_flags(group: argparse._ArgumentGroup) -> bool:
-    return any(one.option_strings and one.dest != "help" for one in group._group_actions)
+    return any(map(_is_shown, group._group_actions))
+
+
+def _is_shown(action: argparse.Action) -> bool:
+    is_flag = action.option_strings and action.dest != "help"
+    return bool(is_flag) and action.help is not argparse.SUPPRESS
 
 
 def test_the_groups_of_serve_are_the_known_ones() -> None:

@@ -1,0 +1,25 @@
+"""`tokenmill bench`: measures a server, with the options and the fields of `vllm bench`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .compare import add_compare_parser
+from .serve import add_serve_parser
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command and its verbs."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure a server under load, and compare two measurements",
+        description="Measure any server with an OpenAI-compatible API. Options, lines and fields "
+        "are those of `vllm bench`.",
+        examples=(
+            "tokenmill bench serve --num-prompts 100 --max-concurrency 8",
+            "tokenmill bench compare before.json after.json",
+        ),
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    add_serve_parser(verbs)
+    add_compare_parser(verbs)

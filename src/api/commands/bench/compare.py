@@ -1,0 +1,46 @@
+"""`tokenmill bench compare`: says which of two results of `bench serve` is faster."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..printing import print_json
+from ..tables import print_table
+
+
+def add_compare_parser(verbs: Any) -> None:
+    """Register the verb."""
+    parser = verbs.add_parser(
+        "compare",
+        help="say which of two results is faster",
+        description="Compare the median times of single requests. A difference counts if it is "
+        "larger than the spread of the requests explains.",
+        examples=("tokenmill bench compare before.json after.json",),
+    )
+    for name, which in (("first", "the first result"), ("second", "the result to judge")):
+        parser.add_argument(
+            name, type=Path, metavar="PATH", help=f"{which}, of --save-result --save-detailed"
+        )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from ....bench.comparing import compare, read_result
+
+    found = list(compare(read_result(args.first), read_result(args.second)))
+    if args.json:
+        print_json([{**asdict(one), "verdict": one.verdict} for one in found])
+        return 0
+    from rich.table import Table
+
+    table = Table("time", "first (ms)", "second (ms)", "ratio", "95 %", "second is", box=None)
+    for one in found:
+        interval = f"{one.low:.3f} to {one.high:.3f}"
+        figures = (f"{one.first:.2f}", f"{one.second:.2f}", f"{one.ratio:.3f}", interval)
+        table.add_row(one.name, *figures, one.verdict)
+    print_table(table)
+    return 0

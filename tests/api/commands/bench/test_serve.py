@@ -1,0 +1,85 @@
+"""`tokenmill bench serve` against a real server, and with the options of `vllm bench serve`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.api.serving import serve_engine, toy_engine
+from tokenmill.api.cli import main, make_parser
+
+OPTIONS_OF_VLLM = (Path(__file__).parent / "vllm_options.txt").read_text().split()
+"""Of `vllm bench serve` 0.32."""
+VALUES = {
+    "--backend": "openai",
+    "--dataset-name": "random",
+    "--ramp-up-strategy": "linear",
+    "--extra-body": "{}",
+    "--chat-template-kwargs": "{}",
+}
+WITHOUT_VALUE = (
+    *("--disable-shuffle", "--disable-tqdm", "--ignore-eos", "--insecure", "--no-oversample"),
+    *("--save-detailed", "--save-result", "--self-timed", "--trust-remote-code"),
+    *("--skip-chat-template", "--skip-tokenizer-init", "--custom-ensure-client-side-data"),
+)
+
+
+@pytest.mark.parametrize("option", OPTIONS_OF_VLLM)
+def test_an_option_of_vllm_is_read_or_refused_in_one_line(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [option] if option in WITHOUT_VALUE else [option, VALUES.get(option, "1")]
+    try:
+        make_parser().parse_args(["bench", "serve", *words])
+    except SystemExit:
+        reason, _ = capsys.readouterr().err.strip().splitlines()
+        assert reason.startswith(f"error: {option}: ") and len(reason) < 160
+
+
+def test_a_server_is_measured_and_the_figures_are_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serve_engine(toy_engine()) as served:
+        words = ["--base-url", served.url, "--num-prompts", "6", "--input-len", "20"]
+        words += ["--output-len", "5", "--ignore-eos", "--goodput", "ttft:60000", "--save-result"]
+        words += ["--save-detailed", "--result-dir", str(tmp_path), "--metadata", "try=2"]
+        for backend in ("openai", "openai-chat"):
+            name = f"{backend}.json"
+            status = main(
+                ["bench", "serve", *words, "--backend", backend, "--result-filename", name]
+            )
+            assert status == 0
+            text = capsys.readouterr().out
+            assert "Successful requests:                     6" in text
+            assert "Total generated tokens:                  30" in text
+            result = json.loads((tmp_path / name).read_text())
+            assert (result["completed"], result["failed"], result["try"]) == (6, 0, "2")
+            assert result["output_lens"] == [5] * 6 and len(result["itls"]) == 6
+            assert 0 < result["median_ttft_ms"] <= result["p99_ttft_ms"]
+            assert result["request_goodput"] == pytest.approx(result["request_throughput"])
+    files = [str(tmp_path / f"{backend}.json") for backend in ("openai", "openai-chat")]
+    assert main(["bench", "compare", *files, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in found] == ["TTFT", "E2EL", "TPOT"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--goodput", "ttft"], "--goodput must be NAME:MILLISECONDS, got 'ttft'"),
+        (["--goodput", "itl:5"], "--goodput knows ttft, tpot and e2el, not 'itl'"),
+        (["--percentile-metrics", "ttfs"], "unknown 'ttfs'"),
+        (["--metric-percentiles", "101"], "from 0 to 100"),
+        (["--port", "1"], "127.0.0.1:1"),
+        (["--base-url", "ftp://x"], "--base-url must be like http://127.0.0.1:8000"),
+        (["--header", "x"], "--header must be NAME=VALUE, got 'x'"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "serve", *words]) == 1
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: ") and reason in line
