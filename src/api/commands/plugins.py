@@ -7,6 +7,7 @@ from typing import Any
 
 from ...core.contract.plugin_info import PluginDescription
 from ...core.host.listing import describe_plugin, discover_plugins
+from ...core.kinds import KINDS
 from .plugin_check import run_check
 from .plugin_list import print_details, print_plugins
 from .printing import print_json
@@ -92,7 +93,7 @@ def _check(args: argparse.Namespace) -> int:
 def _print_providers(found: PluginDescription) -> None:
     for provider in found.providers:
         also = f" (also: {', '.join(provider.aliases)})" if provider.aliases else ""
-        print(f"\n{provider.kind} {provider.name}{also}")
+        print(f"\n{provider.kind} {provider.name}{also}, {KINDS[provider.kind].tier} contract")
         if provider.doc:
             print("  " + provider.doc.splitlines()[0])
         for option in provider.options:
