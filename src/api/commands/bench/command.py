@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .compare import add_compare_parser
+from .engine import add_latency_parser, add_throughput_parser
 from .serve import add_serve_parser
 
 
@@ -22,4 +23,6 @@ def add_parser(subparsers: Any) -> None:
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     add_serve_parser(verbs)
+    add_throughput_parser(verbs)
+    add_latency_parser(verbs)
     add_compare_parser(verbs)
