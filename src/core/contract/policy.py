@@ -42,7 +42,7 @@ class RequestView(Protocol):
     @property
     def deadline(self) -> float | None:
         """Time at which the request ends with the tokens that it has, in seconds of the engine's
-        clock. None: no limit."""
+        clock: its own `request_timeout` or --request-timeout, the first to pass. None: no limit."""
         ...
 
     @property
