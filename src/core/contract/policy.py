@@ -51,6 +51,11 @@ class RequestView(Protocol):
         ...
 
     @property
+    def prompt_token_ids(self) -> tuple[int, ...]:
+        """The tokens of the prompt, after truncation."""
+        ...
+
+    @property
     def num_prompt_tokens(self) -> int: ...
     @property
     def num_tokens(self) -> int:
