@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .core.config import EngineConfig
 from .core.contract.client import STALL_SECONDS
+from .core.contract.registry import ONLY_REPLICA, Replica
 from .core.errors import ConfigError
 from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress, no_progress
@@ -42,7 +43,11 @@ if TYPE_CHECKING:
 
 
 def build_parts(
-    config: EngineConfig, progress: Progress, *, plugins: Iterable[object] = ()
+    config: EngineConfig,
+    progress: Progress,
+    *,
+    plugins: Iterable[object] = (),
+    replica: Replica = ONLY_REPLICA,
 ) -> EngineParts:
     """Build executor, tokenizer and plugins. Everything that can fail early does so before the
     weights are read.
@@ -50,7 +55,7 @@ def build_parts(
     `plugins`: modules and objects of the embedding program. Raises ConfigError for an invalid
     configuration, model or plugin.
     """
-    host = PluginHost.load(config, extra=plugins)
+    host = PluginHost.load(config, extra=plugins, replica=replica)
     with host.naming_computing():
         return _build_parts(config, host, progress)
 
@@ -241,10 +246,15 @@ def _choose_backends(plugins: PluginHost, progress: Progress) -> Backends:
 
 
 def build_engine(
-    config: EngineConfig, progress: Progress | None = None, *, warns: bool = True
+    config: EngineConfig,
+    progress: Progress | None = None,
+    replica: Replica = ONLY_REPLICA,
+    *,
+    warns: bool = True,
 ) -> EngineShell:
     """An engine that has not been started. `warns`: log the settings without effect."""
-    return local_engine(config, build_parts, progress or no_progress, warns=warns)
+    build = partial(build_parts, replica=replica)
+    return local_engine(config, build, progress or no_progress, warns=warns)
 
 
 def refuse_replicas(config: EngineConfig) -> None:

@@ -28,6 +28,7 @@ from .core.pooling_outputs import (
     pooled,
     scored,
 )
+from .core.request_options import NO_OPTIONS, RequestOptions
 from .core.sampling_params import SamplingParams
 from .core.shell.batch import BatchSender
 from .core.shell.engine_shell import EngineShell
@@ -94,13 +95,16 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        request_timeout: float | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Generate one RequestOutput per prompt, in the order of the prompts.
 
         A prompt is a text or a list of token ids, alone or as in vLLM: `{"prompt": "Hi"}` or
         `{"prompt_token_ids": [1, 2]}`. `sampling_params` are for all prompts, or a list with those
-        of each one; None: the model's defaults. `use_tqdm` shows a progress bar on a terminal.
+        of each one; None: the model's defaults. `request_timeout`: seconds after which a request
+        ends with the text that it has, and the finish reason "abort"; the time in which it waits
+        for room does not count. `use_tqdm` shows a progress bar on a terminal.
 
         There may be any number of prompts: those for which the engine has no room wait. Raises
         InvalidRequestError for the first prompt or parameter that is refused, RequestFailedError
@@ -112,7 +116,8 @@ class LLM:
         if sampling_params is None:
             sampling_params = self._engine.default_sampling_params()
         params = one_each(sampling_params, len(prompt_list), "sampling_params", SamplingParams)
-        return self._send(prompt_list, params, "generating", use_tqdm)
+        options = RequestOptions(request_timeout=request_timeout)
+        return self._send(prompt_list, params, "generating", use_tqdm, options)
 
     def chat(
         self,
@@ -123,6 +128,7 @@ class LLM:
         continue_final_message: bool = False,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        request_timeout: float | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Like `generate`, for one or several conversations in the model's chat template.
@@ -152,7 +158,9 @@ class LLM:
             )
             for conversation in ([messages] if is_one else messages)
         ]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(
+            prompts, sampling_params, request_timeout=request_timeout, use_tqdm=use_tqdm
+        )
 
     def embed(
         self,
@@ -258,7 +266,12 @@ class LLM:
             raise
 
     def _send(
-        self, prompts: list[Tokens], params: list[SamplingParams], title: str, shows_progress: bool
+        self,
+        prompts: list[Tokens],
+        params: list[SamplingParams],
+        title: str,
+        shows_progress: bool,
+        options: RequestOptions = NO_OPTIONS,
     ) -> list[RequestOutput]:
         with _progress_bar(title, len(prompts)) if shows_progress else nullcontext() as bar:
 
@@ -266,7 +279,7 @@ class LLM:
                 if bar is not None:
                     bar.advance(bar.task_ids[0])
 
-            return self._run(self._sender.send(prompts, params, advance))
+            return self._run(self._sender.send(prompts, params, advance, options))
 
     def _refuse(self, what: str) -> NoReturn:
         info = self._engine.info

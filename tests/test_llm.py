@@ -337,3 +337,12 @@ def test_an_embedded_engine_streams_and_breaking_off_aborts() -> None:
         await engine.close()
 
     asyncio.run(main())
+
+
+def test_a_prompt_ends_at_its_time_limit_with_its_text(llm: LLM, executor: SteeredExecutor) -> None:
+    executor.step_seconds = 0.01
+    params = SamplingParams(max_tokens=900, temperature=0)
+    for output in llm.generate(["abc", "de"], params, request_timeout=2):
+        [completion] = output.outputs
+        assert completion.stop_reason == "request_timeout"
+        assert 0 < len(completion.token_ids) < 900

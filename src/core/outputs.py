@@ -16,7 +16,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     """`max_tokens`, or the context is full."""
     ABORT = "abort"
-    """Ended early: by its reader, `abort`, --request-timeout, or the end of the engine."""
+    """Ended early: by its reader, `abort`, its time limit, or the end of the engine."""
     ERROR = "error"
     """It could not be computed."""
 

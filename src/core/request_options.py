@@ -55,6 +55,9 @@ class RequestOptions:
     """Whether the server applies limits of the API key. If so, plugins leave such limits to it."""
     cache_salt: str | None = None
     """Only requests with the same salt share KV blocks. It may be a secret: do not log it."""
+    request_timeout: float | None = None
+    """Seconds from its arrival after which the request ends with the tokens that it has. A smaller
+    --request-timeout of the engine ends it before."""
     session_id: str | None = None
     """The same for all requests of one conversation or user. Routers use it."""
     metadata: Mapping[str, str] = NO_METADATA
@@ -68,6 +71,7 @@ class RequestOptions:
             _check_text(name, getattr(self, name), low, high)
         _check_integer("prompt_index", self.prompt_index, 0, MAX_INTEGER)
         _check_integer("priority", self.priority, -MAX_INTEGER, MAX_INTEGER)
+        _check_seconds("request_timeout", self.request_timeout)
         for name in ("metadata", "trace_headers"):
             object.__setattr__(self, name, _checked_pairs(name, getattr(self, name)))
 
@@ -103,6 +107,16 @@ def _check_text(name: str, value: object, low: int, high: int) -> None:
 def _check_integer(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise _invalid(name, f"must be an integer in [{low}, {high}], got {value!r}")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if value is None:
+        return
+    text = f"must be a number of seconds in (0, {MAX_INTEGER}], got {value!r}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _invalid(name, text)
+    if not 0 < value <= MAX_INTEGER:
+        raise _invalid(name, text)
 
 
 def _checked_pairs(name: str, given: object) -> Mapping[str, str]:

@@ -66,6 +66,73 @@ def test_a_request_that_takes_too_long_is_504_or_an_error_event() -> None:
         served.wait_idle()
 
 
+LIMITED: dict[str, dict[str, Any]] = ROUTES | {
+    "/v1/responses": {"input": "hi", "max_output_tokens": 900},
+    "/v1/messages": {"model": "simulated", "messages": MESSAGES, "max_tokens": 900},
+    "/v1/embeddings": {"input": "a" * 900},
+}
+
+
+@pytest.mark.parametrize("is_in_header", [False, True])
+@pytest.mark.parametrize("path", LIMITED)
+def test_a_request_ends_at_its_own_time_limit_while_others_go_on(
+    path: str, is_in_header: bool
+) -> None:
+    executor = SteeredExecutor()
+    headers = {"X-Request-Timeout": "0.2"} if is_in_header else {}
+    body = LIMITED[path] | ({} if is_in_header else {"request_timeout": 0.2})
+    kinds = [False] if path == "/v1/embeddings" else [False, True]
+    answers: list[httpx.Response] = []
+    with serve_engine(toy_engine(executor)) as served:
+        with served.client() as http:
+            assert http.post("/v1/completions", json=ASK).status_code == 200
+            executor.step_seconds = 0.3
+            other = threading.Thread(
+                target=lambda: answers.append(http.post("/v1/completions", json=ASK))
+            )
+            other.start()
+            for is_streamed in kinds:
+                sent = body | ({"stream": True} if is_streamed else {})
+                answer = http.post(path, json=sent, headers=headers)
+                assert answer.status_code == (200 if is_streamed else 504), answer.text
+                assert "took longer than its request_timeout" in answer.text
+                assert "--request-timeout" not in answer.text
+            other.join()
+        served.wait_idle()
+    assert answers[0].status_code == 200
+
+
+def test_a_request_that_waits_ends_at_its_time_limit() -> None:
+    executor = SteeredExecutor(step_seconds=0.01)
+    engine = toy_engine(executor, max_num_seqs=1)
+    with serve_engine(engine) as served:
+        threads, answers = ask_in_threads(served, stop=[])
+        served.wait_until(lambda load: (load["num_running"], load["num_waiting"]) == (1, 1))
+        with served.client() as http:
+            refused = http.post("/v1/completions", json=ASK | {"request_timeout": 0.1})
+            assert check_error(refused, 504)["code"] == "request_timeout"
+        for thread in threads:
+            thread.join()
+        assert [answer.status_code for answer in answers.values()] == [200, 200]
+        served.wait_idle()
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", "3s", ""])
+def test_a_wrong_time_limit_is_refused_by_its_name(text: str, http: httpx.Client) -> None:
+    headers = {"X-Request-Timeout": text}
+    error = check_error(http.post("/v1/completions", json=ASK, headers=headers), 400)
+    assert error["param"] == "X-Request-Timeout" and repr(text) in error["message"]
+
+
+def test_the_smaller_of_both_time_limits_holds(http: httpx.Client) -> None:
+    headers = {"X-Request-Timeout": "0.000001"}
+    body = ASK | {"request_timeout": 600}
+    assert http.post("/v1/completions", json=body, headers=headers).status_code == 504
+    body = ASK | {"request_timeout": 0.000001}
+    headers = {"X-Request-Timeout": "600"}
+    assert http.post("/v1/completions", json=body, headers=headers).status_code == 504
+
+
 def test_the_text_before_a_time_out_is_sent() -> None:
     """In three seconds a token is computed on a busy machine, too."""
     engine = toy_engine(SteeredExecutor(step_seconds=0.01), request_timeout=3.0)

@@ -248,3 +248,23 @@ def test_a_replica_that_is_given_up_leaves_the_others_serving_until_the_end() ->
         for answer in asking.join().values():
             assert check_error(answer, 503)["code"] == "stopped"
     assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_plugin_knows_its_replica_also_after_a_restart(
+    served: Served, http: httpx.Client
+) -> None:
+    def shown() -> dict[tuple[str, str], float]:
+        families = text_string_to_metric_families(http.get("/metrics").text)
+        samples = [one for family in families for one in family.samples]
+        return {
+            (one.labels["engine"], one.name.rpartition("_")[2]): one.value
+            for one in samples
+            if "FaultyPlugin" in one.name and "engine" in one.labels
+        }
+
+    own = {("0", "index"): 0.0, ("1", "index"): 1.0, ("0", "count"): 2.0, ("1", "count"): 2.0}
+    assert shown() == own
+    os.kill(pid_of(served, 1), signal.SIGKILL)
+    served.wait_until(lambda load: load["replicas"][1]["is_restarting"])
+    wait_until_all_serve(served)
+    assert shown() == own

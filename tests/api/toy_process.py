@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import Refusal
+from tokenmill.core.contract.registry import ONLY_REPLICA, PluginContext, Registry, Replica
 from tokenmill.core.errors import DeviceError
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress
@@ -99,7 +101,15 @@ ON_DEVICE: dict[str, Callable[[], None]] = {
 
 
 class FaultyPlugin:
-    """Fails while it admits the request that asks for it."""
+    """Fails while it admits the request that asks for it, and shows its replica in metrics."""
+
+    @hookimpl
+    def register(self, registry: Registry) -> None:
+        registry.offer(kinds.OBSERVER, "number", self._show)
+
+    def _show(self, context: PluginContext) -> None:
+        for name in ("index", "count"):
+            context.metrics.gauge(name, "Of the replica.").set(getattr(context.replica, name))
 
     @hookimpl
     def admit(self, request: Any) -> Refusal | None:
@@ -128,7 +138,9 @@ class FaultyExecutor(SimulatedExecutor):
         return super().run(plan)
 
 
-def make_engine(config: EngineConfig, progress: Progress) -> EngineShell:
+def make_engine(
+    config: EngineConfig, progress: Progress, replica: Replica = ONLY_REPLICA
+) -> EngineShell:
     def build(config: EngineConfig, progress: Progress) -> EngineParts:
         progress("loading the toy", 0.0)
         time.sleep(float(os.environ.get(LOAD_SECONDS, "0")))
@@ -139,7 +151,7 @@ def make_engine(config: EngineConfig, progress: Progress) -> EngineShell:
         return EngineParts(
             executor=FaultyExecutor(num_blocks=num_blocks, block_size=4),
             tokenizer=ToyTokenizer(),
-            plugins=PluginHost.load(config, extra=[FaultyPlugin()]),
+            plugins=PluginHost.load(config, extra=[FaultyPlugin()], replica=replica),
         )
 
     return local_engine(config, build, progress)

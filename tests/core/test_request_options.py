@@ -33,6 +33,10 @@ from tokenmill.core.request_options import RequestOptions
         ({"metadata": {1: "x"}}, "metadata", "got int"),
         ({"metadata": {"a": "x" * 513}}, "metadata", "at most 512 characters, got 513 for 'a'"),
         ({"metadata": {"a": None}}, "metadata", "got NoneType for 'a'"),
+        ({"request_timeout": 0}, "request_timeout", r"seconds in \(0, 2147483648\], got 0"),
+        ({"request_timeout": True}, "request_timeout", "got True"),
+        ({"request_timeout": "5"}, "request_timeout", "got '5'"),
+        ({"request_timeout": float("nan")}, "request_timeout", "got nan"),
         ({"metadat": {}}, "metadat", "Did you mean 'metadata'"),
     ],
 )

@@ -14,6 +14,7 @@ from tokenmill.api.server import ServeOptions, configure_logging, make_server
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.weights.default_model import find_default_model
 from tokenmill.core.config import EngineConfig
+from tokenmill.core.contract.registry import ONLY_REPLICA, Replica
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress, Tokenizer
 from tokenmill.core.log import get_logger
@@ -29,12 +30,14 @@ MAX_MODEL_LEN = 2048
 NAME = "simulated"
 
 
-def make_engine(config: EngineConfig, progress: Progress) -> EngineShell:
+def make_engine(
+    config: EngineConfig, progress: Progress, replica: Replica = ONLY_REPLICA
+) -> EngineShell:
     def build(config: EngineConfig, progress: Progress) -> EngineParts:
         executor = SimulatedExecutor(
             num_blocks=1024, block_size=16, vocab_size=VOCAB_SIZE, max_model_len=MAX_MODEL_LEN
         )
-        plugins = PluginHost.load(config)
+        plugins = PluginHost.load(config, replica=replica)
         return EngineParts(executor=executor, tokenizer=tokenizer_of(config), plugins=plugins)
 
     return local_engine(config, build, progress)

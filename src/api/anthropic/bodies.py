@@ -20,6 +20,7 @@ from ..openai.reading.bodies import (
     PositiveCount,
     ReasoningEffort,
     Schema,
+    Seconds,
 )
 from ..openai.reading.unsupported import Unsupported, UnsupportedFields
 
@@ -148,6 +149,8 @@ class MessagesBody(CountTokensBody, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    request_timeout: Seconds | None = None
+    """The request ends after this time; tokenmill's own field."""
     cache_control: Ignored | None = None
     inference_geo: IgnoredText | None = None
     service_tier: Annotated[Literal["auto", "standard_only"], NO_EFFECT] | None = None

@@ -67,6 +67,7 @@ def _sampled(chat: ChatBody, body: MessagesBody) -> ChatBody:
         max_tokens=body.max_tokens,
         stop=body.stop_sequences,
         stream=body.stream,
+        request_timeout=body.request_timeout,
         stream_options=StreamOptions(include_usage=True) if body.stream else None,
         temperature=body.temperature,
         top_k=body.top_k,

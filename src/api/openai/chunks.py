@@ -127,11 +127,9 @@ def end_reason(found: CompletionOutput) -> EndReason | None:
 def _early_end(found: CompletionOutput, engine: EngineClient) -> APIError:
     if found.stop_reason == "request_timeout":
         seconds = engine.config.request_timeout
-        return APIError(
-            504,
-            f"the request took longer than {seconds:g} seconds (--request-timeout)",
-            code="request_timeout",
-        )
+        own = "" if seconds is None else f" or the {seconds:g} seconds of --request-timeout"
+        text = f"the request took longer than its request_timeout{own}"
+        return APIError(504, text, code="request_timeout")
     if engine.load().is_draining:
         return shutting_down("the server is shutting down and ended this request")
     return APIError(503, "the server ended this request early", code="aborted")

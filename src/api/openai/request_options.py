@@ -7,6 +7,7 @@ from typing import Protocol
 
 from starlette.requests import Request
 
+from ...core.errors import InvalidRequestError
 from ...core.request_options import MAX_CLIENT_ID, MAX_USER, RequestOptions
 from ..http.errors import APIError
 from ..http.keys.auth import key_holder
@@ -15,6 +16,8 @@ from ..http.trace_headers import trace_headers
 
 SESSION_HEADER = "x-session-id"
 """The header that vLLM's router and other gateways use."""
+TIMEOUT_HEADER = "X-Request-Timeout"
+"""Seconds, as in the body's `request_timeout`."""
 
 
 class Sender(Protocol):
@@ -24,6 +27,7 @@ class Sender(Protocol):
     priority: int | None
     user: str | None
     cache_salt: str | None
+    request_timeout: float | None
     metadata: dict[str, str] | None
 
 
@@ -47,6 +51,7 @@ def request_options(
         api_key_id=None if holder is None else holder.id,
         has_key_limits=holder is not None and holder.limits is not None,
         cache_salt=body.cache_salt,
+        request_timeout=_request_timeout(request, body),
         session_id=_session_id(request, body),
         metadata=_metadata(request, body, metadata_headers),
         trace_headers=trace_headers(request),
@@ -58,6 +63,21 @@ def _session_id(request: Request, body: Sender) -> str | None:
     key = getattr(body, "prompt_cache_key", None)  # only conversations have it
     found = request.headers.get(SESSION_HEADER) or key or body.user
     return found[:MAX_USER] if found else None
+
+
+def _request_timeout(request: Request, body: Sender) -> float | None:
+    """The seconds of the body or of the header: a gateway sets the header, a client either. The
+    smaller number holds."""
+    text = request.headers.get(TIMEOUT_HEADER)
+    if text is None:
+        return body.request_timeout
+    try:
+        seconds = float(text)
+        RequestOptions(request_timeout=seconds)
+    except (ValueError, InvalidRequestError):
+        message = f"{TIMEOUT_HEADER} must be a number of seconds above 0, got {text[:32]!r}"
+        raise APIError(400, message, param=TIMEOUT_HEADER) from None
+    return seconds if body.request_timeout is None else min(seconds, body.request_timeout)
 
 
 def _metadata(request: Request, body: Sender, names: Sequence[str]) -> dict[str, str]:

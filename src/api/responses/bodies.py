@@ -22,6 +22,7 @@ from ..openai.reading.bodies import (
     PositiveCount,
     ReasoningEffort,
     Schema,
+    Seconds,
     StreamOptions,
     StructuredOutputs,
     Text,
@@ -170,6 +171,8 @@ class ResponsesBody(Sampled, kw_only=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
     request_id: Name | None = None
+    request_timeout: Seconds | None = None
+    """The request ends after this time; tokenmill's own field."""
     # Hints, which never change an answer; the first three are sent back
     max_tool_calls: int | None = None
     prompt_cache_key: str | None = None

@@ -44,7 +44,7 @@ from .bodies import (
 _SAME_NAME = (
     *sampled_in(RESPONSES),
     *("model", "metadata", "parallel_tool_calls", "stream", "user", "cache_salt"),
-    *("prompt_cache_key", "priority", "request_id", "structured_outputs"),
+    *("prompt_cache_key", "priority", "request_id", "request_timeout", "structured_outputs"),
 )
 
 

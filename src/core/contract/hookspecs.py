@@ -75,7 +75,8 @@ class HookSpecs:
         """Refuse a request before it queues.
 
         When: on arrival, once per choice of a prompt, after the engine's own limits. If one choice
-        is refused, none is queued. Given: the request and the load.
+        is refused, none is queued. Given: the request, with the tokens of its prompt, their number
+        and its `max_tokens`, and the load.
         May answer: None to admit the request, or a Refusal with reason and retry_after. Enabled
         implementations are called one after the other, until one refuses. Default: admitted.
         On error: that request fails. Cost: about 1.5 µs per request.

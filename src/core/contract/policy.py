@@ -42,12 +42,17 @@ class RequestView(Protocol):
     @property
     def deadline(self) -> float | None:
         """Time at which the request ends with the tokens that it has, in seconds of the engine's
-        clock. None: no limit."""
+        clock: its own `request_timeout` or --request-timeout, the first to pass. None: no limit."""
         ...
 
     @property
     def arrival_time(self) -> float:
         """Time of arrival, in seconds of the engine's clock."""
+        ...
+
+    @property
+    def prompt_token_ids(self) -> tuple[int, ...]:
+        """The tokens of the prompt, after truncation."""
         ...
 
     @property

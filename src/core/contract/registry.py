@@ -24,12 +24,27 @@ from .start_calls import START_CALLS
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """Which of the engines of a server this is."""
+
+    index: int = 0
+    """From 0; the same as the label `engine` in metrics. It stays when the engine is restarted."""
+    count: int = 1
+    """Number of engines: --data-parallel-size."""
+
+
+ONLY_REPLICA = Replica()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PluginContext:
     """First argument of the factories of observers and admissions."""
 
     config: EngineConfig
     metrics: PluginMetrics = dataclasses.field(default_factory=PluginMetrics)
     """Makes counters, gauges and histograms that GET /metrics shows."""
+    replica: Replica = ONLY_REPLICA
+    """This engine among those of the server, for example for a file of its own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -46,6 +46,7 @@ class ReadOnlyRequest:
     deadline: float | None
     priority: int
     arrival_time: float
+    prompt_token_ids: tuple[int, ...]
     num_prompt_tokens: int
     max_tokens: int
     __slots__ = ("_request", *__annotations__)

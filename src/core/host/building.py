@@ -15,7 +15,7 @@ from ..contract.metrics import PluginMetrics, metrics_prefix
 from ..contract.plugin_info import Source
 from ..contract.policy import SchedulingPolicy
 from ..contract.provider_options import FOUND
-from ..contract.registry import PluginContext, Provider
+from ..contract.registry import ONLY_REPLICA, PluginContext, Provider, Replica
 from ..contract.speculation import Speculator
 from ..errors import ConfigError, PluginError
 from ..kinds import (
@@ -58,7 +58,11 @@ class BuiltPlugins:
 
 
 def build_plugins(
-    config: EngineConfig, extra: Iterable[object] = (), *, watches: bool = True
+    config: EngineConfig,
+    extra: Iterable[object] = (),
+    *,
+    watches: bool = True,
+    replica: Replica = ONLY_REPLICA,
 ) -> BuiltPlugins:
     """Load plugins, choose providers and build them; observers and admissions only if `watches`.
 
@@ -81,7 +85,7 @@ def build_plugins(
         if kind.is_direct
     }
     filled = {slot: _fill(plugins, choices[slot], hook) for hook, slot in SLOT_HOOKS.items()}
-    metrics = _build_watchers(plugins, choices, config) if watches else {}
+    metrics = _build_watchers(plugins, choices, config, replica) if watches else {}
     _refuse_unused_flags(filled[SPECULATIVE_METHOD.name], config.speculation())
     return BuiltPlugins(
         plugins=plugins,
@@ -140,7 +144,7 @@ def _check_named(plugins: PluginSet) -> None:
 
 
 def _build_watchers(
-    plugins: PluginSet, choices: Mapping[str, Choice], config: EngineConfig
+    plugins: PluginSet, choices: Mapping[str, Choice], config: EngineConfig, replica: Replica
 ) -> Mapping[Source, PluginMetrics]:
     registry = plugins.registry
     metrics: dict[Source, PluginMetrics] = {}
@@ -150,8 +154,9 @@ def _build_watchers(
             continue  # an earlier provider of the same plugin failed, so the plugin is left out
         prefix = metrics_prefix(config.metrics_prefix, provider.source.plugin)
         own = metrics.setdefault(provider.source, PluginMetrics(prefix))
+        context = PluginContext(config=config, metrics=own, replica=replica)
         try:
-            _build_watcher(plugins, provider, PluginContext(config=config, metrics=own))
+            _build_watcher(plugins, provider, context)
         except PluginError as error:
             plugins.fail(provider.source.plugin, str(error))
             plugins.refuse_failures()

@@ -36,7 +36,7 @@ from ..contract.policy import (
     StepView,
     Victim,
 )
-from ..contract.registry import Registry, label
+from ..contract.registry import ONLY_REPLICA, Registry, Replica, label
 from ..contract.speculation import SpeculationLimits
 from ..contract.start_calls import START_CALLS
 from ..errors import (
@@ -118,15 +118,21 @@ class PluginHost:
 
     @classmethod
     def load(
-        cls, config: EngineConfig, *, extra: Iterable[object] = (), watches: bool = True
+        cls,
+        config: EngineConfig,
+        *,
+        extra: Iterable[object] = (),
+        watches: bool = True,
+        replica: Replica = ONLY_REPLICA,
     ) -> Self:
         """Load and build the plugins that the configuration and plugins.toml select.
 
         `extra` are modules or objects with hooks, from the embedding program. `watches`: also build
-        observers and admissions, which a process that only computes does not need. Raises
-        PluginError or ConfigError with a one-line message.
+        observers and admissions, which a process that only computes does not need. `replica`:
+        which of the server's engines this is. Raises PluginError or ConfigError with a one-line
+        message.
         """
-        return cls(build_plugins(config, extra, watches=watches))
+        return cls(build_plugins(config, extra, watches=watches, replica=replica))
 
     @property
     def registry(self) -> Registry:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from ..contract.client import EngineClient, RequestStream
 from ..errors import OverloadedError
 from ..outputs import RequestOutput
+from ..request_options import NO_OPTIONS, RequestOptions
 from ..sampling_params import OutputKind, SamplingParams
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class BatchSender:
         prompts: Sequence[str | Sequence[int]],
         params: Sequence[SamplingParams],
         on_end: Callable[[], None],
+        options: RequestOptions = NO_OPTIONS,
     ) -> list[RequestOutput]:
         """The last outputs of all prompts, in order. `on_end` is called when a request ends.
 
@@ -44,24 +46,26 @@ class BatchSender:
 
         async def send_one(prompt: str | Sequence[int], one: SamplingParams) -> RequestOutput:
             async with room:
-                output = await self._last_output(prompt, one)
+                output = await self._last_output(prompt, one, options)
             on_end()
             return output
 
         return await _all_or_first_error(map(send_one, prompts, params))
 
     async def _last_output(
-        self, prompt: str | Sequence[int], params: SamplingParams
+        self, prompt: str | Sequence[int], params: SamplingParams, options: RequestOptions
     ) -> RequestOutput:
         params = params.with_changes(output_kind=OutputKind.FINAL)
         self._num_open += 1
         try:
-            async with aclosing(await self._submit(prompt, params)) as stream:
+            async with aclosing(await self._submit(prompt, params, options)) as stream:
                 return await anext(stream)
         finally:
             self._note_end()
 
-    async def _submit(self, prompt: str | Sequence[int], params: SamplingParams) -> RequestStream:
+    async def _submit(
+        self, prompt: str | Sequence[int], params: SamplingParams, options: RequestOptions
+    ) -> RequestStream:
         """Queue a request. If the engine is overloaded, wait for room, one request after the other.
 
         Raises OverloadedError if no other request is open: then the engine would refuse this one
@@ -69,21 +73,21 @@ class BatchSender:
         """
         if not self._waiting.locked():
             with suppress(OverloadedError):
-                return await self._engine.submit(prompt, params)
+                return await self._engine.submit(prompt, params, options)
         self._note_end()  # it does not count as open while it waits
         try:
             async with self._waiting:
-                return await self._submit_again(prompt, params)
+                return await self._submit_again(prompt, params, options)
         finally:
             self._num_open += 1
 
     async def _submit_again(
-        self, prompt: str | Sequence[int], params: SamplingParams
+        self, prompt: str | Sequence[int], params: SamplingParams, options: RequestOptions
     ) -> RequestStream:
         while True:
             self._has_ended.clear()
             try:
-                return await self._engine.submit(prompt, params)
+                return await self._engine.submit(prompt, params, options)
             except OverloadedError:
                 if not self._num_open and not self._has_ended.is_set():
                     raise

@@ -42,6 +42,7 @@ def make_requests(
     # Without prefix caching the choices of a prompt still share its blocks, but only they do. The
     # scope must be random: a request id would not do, because a client may use its id again.
     scope = "" if config.enable_prefix_caching else uuid.uuid4().hex
+    limits = [one for one in (config.request_timeout, options.request_timeout) if one is not None]
     return [
         Request(
             request_id=request_id,
@@ -57,9 +58,7 @@ def make_requests(
             logits_processors=processors.names,
             allows_drafts=processors.allows_drafts,
             options=options,
-            deadline=None
-            if config.request_timeout is None
-            else arrival_time + config.request_timeout,
+            deadline=arrival_time + min(limits) if limits else None,
             cache_root=hash_root(info.name, options.cache_salt or "", scope),
             publishes=config.enable_prefix_caching or group is not None,
             group=group,

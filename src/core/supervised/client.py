@@ -11,6 +11,7 @@ from typing import Any
 from ..config import EngineConfig
 from ..contract.client import STALL_SECONDS, EngineClient, LiveRequest, Load
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
+from ..contract.registry import Replica
 from ..host.calling.guard import Guard
 from ..host.metrics.hook_samples import with_hook_stats
 from ..host.routing import build_router
@@ -63,7 +64,7 @@ class SupervisedEngine:
         self._suspects = CrashSuspects()
         self.replicas = Replicas(
             EngineSupervisor(
-                self._setup(config, target, index, place),
+                self._setup(config, target, Replica(index=index, count=len(places)), place),
                 stall_timeout=stall_timeout,
                 max_restarts=max_restarts,
             )
@@ -81,12 +82,16 @@ class SupervisedEngine:
             hashes_prompts=config.enable_prefix_caching,
         )
 
-    def _setup(self, config: EngineConfig, target: str, index: int, place: Place) -> EngineSetup:
+    def _setup(
+        self, config: EngineConfig, target: str, replica: Replica, place: Place
+    ) -> EngineSetup:
+        index = replica.index
         # Equal requests without a seed must not get equal answers from two engines.
         own = replace(config, seed=config.seed + index)
         return EngineSetup(
             target=target,
             config=own,
+            replica=replica,
             place=place,
             suspects=self._suspects,
             on_loss=lambda: self._sender.forget(index),

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..config import EngineConfig
+from ..contract.registry import Replica
 from ..errors import (
     CONTAINED_WHILE_WAITING,
     EngineStoppedError,
@@ -57,7 +58,7 @@ SCORED_TOKENS = 64
 """Prompt tokens whose log-probabilities go into one message. Their decoding takes 0.3 ms."""
 LAST_WORDS = 1.0
 """Seconds to send the last messages."""
-MakeEngine = Callable[[EngineConfig, Progress], EngineShell]
+MakeEngine = Callable[[EngineConfig, Progress, Replica], EngineShell]
 log = get_logger("engine")
 
 
@@ -72,18 +73,18 @@ def run_engine(control: socket.socket, logs: socket.socket, make_engine: MakeEng
         assert isinstance(start, Start)
         start.place.enter()
         forward_logs(logs, start.log_level)
-        asyncio.run(_serve(control, board, start.config, make_engine))
+        asyncio.run(_serve(control, board, start, make_engine))
     sys.stderr.flush()
     os._exit(0)
 
 
 async def _serve(
-    control: socket.socket, board: Board, config: EngineConfig, make_engine: MakeEngine
+    control: socket.socket, board: Board, start: Start, make_engine: MakeEngine
 ) -> None:
     loop = asyncio.get_running_loop()
     control.setblocking(False)
     _, process = await loop.create_connection(lambda: EngineProcess(board), sock=control)
-    await process.run(config, make_engine)
+    await process.run(start, make_engine)
 
 
 class EngineProcess(asyncio.Protocol):
@@ -104,11 +105,11 @@ class EngineProcess(asyncio.Protocol):
         """Set when the client needs no more outputs."""
         self._closed = asyncio.Event()
 
-    async def run(self, config: EngineConfig, make_engine: MakeEngine) -> None:
+    async def run(self, start: Start, make_engine: MakeEngine) -> None:
         """Start the engine, and serve it until the client leaves or the engine dies."""
         try:
-            with StartLimit(config.plugin_start_timeout, self._board.show_plugin):
-                self._engine = make_engine(config, self._show_progress)
+            with StartLimit(start.config.plugin_start_timeout, self._board.show_plugin):
+                self._engine = make_engine(start.config, self._show_progress, start.replica)
                 running = self._engine.running
                 assert isinstance(running, LocalEngine)
                 self._running, running.board = running, self._board

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..config import EngineConfig
 from ..contract.client import Load
+from ..contract.registry import Replica
 from ..errors import EngineStoppedError, OverloadedError, TokenmillError
 from ..host.calling.running_calls import RunningCall, read_calls
 from ..interfaces import Progress
@@ -67,6 +68,7 @@ class EngineSetup:
     target: str
     """Function of the child process, see `processes.child.spawn`."""
     config: EngineConfig
+    replica: Replica
     place: Place
     suspects: CrashSuspects
     """Shared by all engines of the server, because a client that sends a request again may reach
@@ -126,7 +128,8 @@ class EngineLink(asyncio.Protocol):
             self._child.kill()
             self._child = None
             raise
-        self._send(Start(self._setup.config, current_level(), self._setup.place))
+        setup = self._setup
+        self._send(Start(setup.config, current_level(), setup.replica, setup.place))
         return await self.ready
 
     async def _connect(self, control: socket.socket, logs: socket.socket) -> None:

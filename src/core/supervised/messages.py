@@ -10,6 +10,7 @@ import msgspec
 from ..config import EngineConfig
 from ..contract.client import LiveRequest, Load
 from ..contract.plugin_info import HookStats, PluginInfo
+from ..contract.registry import ONLY_REPLICA, Replica
 from ..interfaces import ModelInfo
 from ..outputs import RequestOutput
 from ..plan import TokenLogprobs
@@ -25,6 +26,7 @@ class Start(Message, frozen=True):
 
     config: EngineConfig
     log_level: int
+    replica: Replica = ONLY_REPLICA
     place: Place = WHOLE_MACHINE
 
 

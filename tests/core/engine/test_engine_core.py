@@ -161,7 +161,7 @@ def test_observers_see_what_was_refused_and_by_whom() -> None:
 
         @hookimpl
         def admit(self, request: RequestView) -> Refusal | None:
-            if request.num_prompt_tokens < 3:
+            if 3 not in request.prompt_token_ids:
                 return None
             return Refusal(reason="too long", retry_after=7.0, is_rate_limit=True)
 

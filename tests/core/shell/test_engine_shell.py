@@ -294,16 +294,23 @@ async def test_a_full_queue_refuses_with_overloaded() -> None:
                 await engine.submit([1], SamplingParams(max_tokens=100))
 
 
+@pytest.mark.parametrize(
+    ("of_engine", "of_request"), [(0.2, None), (None, 0.2), (0.2, 60), (60, 0.2)]
+)
 @in_event_loop
-async def test_a_request_ends_after_the_timeout_with_what_it_has() -> None:
+async def test_a_request_ends_after_the_timeout_with_what_it_has(
+    of_engine: float | None, of_request: float | None
+) -> None:
     class Slow(SimulatedExecutor):
         def run(self, plan: StepPlan) -> StepResult:
             time.sleep(0.02)
             return super().run(plan)
 
     slow = Slow(num_blocks=64, block_size=4)
-    async with make_engine(slow, request_timeout=0.2) as engine:
-        (output,) = await collect(engine, max_tokens=200, output_kind=OutputKind.FINAL)
+    params = SamplingParams(max_tokens=200, output_kind=OutputKind.FINAL)
+    async with make_engine(slow, request_timeout=of_engine) as engine:
+        outputs = engine.generate(PROMPT, params, request_timeout=of_request)
+        [output] = [output async for output in outputs]
     completion = output.outputs[0]
     assert completion.finish_reason is FinishReason.ABORT
     assert completion.stop_reason == "request_timeout"

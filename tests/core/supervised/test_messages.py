@@ -8,6 +8,7 @@ import pytest
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import Load
+from tokenmill.core.contract.registry import Replica
 from tokenmill.core.grammar import Grammar
 from tokenmill.core.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
 from tokenmill.core.plan import TokenLogprobs
@@ -73,7 +74,8 @@ def test_requests_and_configurations_arrive_equal() -> None:
     config = EngineConfig(
         model="x", seed=3, speculative_config={"method": "ngram", "num_speculative_tokens": 2}
     )
-    assert decode_to_engine(encode(Start(config, 20))) == Start(config, 20)
+    start = Start(config, 20, Replica(index=1, count=2))
+    assert decode_to_engine(encode(start)) == start
 
 
 @pytest.mark.parametrize("data", [SamplingParams, RequestOptions, Grammar])

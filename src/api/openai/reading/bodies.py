@@ -33,6 +33,7 @@ Text = Annotated[str, Meta(max_length=4096)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_CLIENT_ID)]
 ModelName = Annotated[str, Meta(max_length=256)]
 Count = Annotated[int, Meta(ge=0, le=2**31)]
+Seconds = Annotated[float, Meta(gt=0, le=2**31)]
 PositiveCount = Annotated[int, Meta(ge=1, le=2**31)]
 PromptItem = str | int | list[int]
 Metadata = Annotated[
@@ -141,6 +142,8 @@ class SamplingFields(Sampled, kw_only=True):
     request_id: Name | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     metadata: Metadata | None = None
+    request_timeout: Seconds | None = None
+    """The request ends after this time; tokenmill's own field."""
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     vllm_xargs: dict[str, Any] | None = None

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ....core.request_options import MAX_CACHE_SALT, MAX_USER
-from .bodies import MAX_IDS, Metadata, ModelName, Name, PositiveCount, PromptItem
+from .bodies import MAX_IDS, Metadata, ModelName, Name, PositiveCount, PromptItem, Seconds
 from .unsupported import Unsupported, UnsupportedFields
 
 
@@ -29,6 +29,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     """False: the embedding keeps its length. Otherwise its length is 1."""
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
     request_id: Name | None = None
+    request_timeout: Seconds | None = None
 
     UNSUPPORTED: ClassVar[UnsupportedFields] = {
         "embed_dtype": Unsupported("embeddings are float32", ("float32",)),

@@ -48,6 +48,7 @@ _OPTIONS = RequestOptions(
     metadata={"tenant": "t"},
     trace_headers={"traceparent": "00-" + 32 * "1" + "-" + 16 * "2" + "-01"},
     cache_salt="s",
+    request_timeout=600.0,
 )
 
 _ADMITTED = (
