@@ -190,8 +190,8 @@ def copies_in_go_before_copies_out(patch: Planter) -> None:
 def the_last_partial_block_is_not_copied_out(patch: Planter) -> None:
     original = Step._take_out
 
-    def take_out(self: Step, found: Request, mode: str) -> PendingPreemption:
-        taken = original(self, found, mode)
+    def take_out(self: Step, found: Request, mode: str, needy: Request) -> PendingPreemption:
+        taken = original(self, found, mode, needy)
         if self.copies and taken.host_block_ids:
             last = self.copies[-1]
             self.copies[-1] = type(last)(direction=last.direction, pairs=last.pairs[:-1])
@@ -601,7 +601,7 @@ def drafts_preempt(patch: Planter) -> None:
     def num_free_slots(self: Step, pending: PendingGrant) -> int:
         for junior in self.running[1:]:
             if junior.engine_id not in self.grants and not self.preempted:
-                self._preempt(step.Victim(request=junior))
+                self._preempt(step.Victim(request=junior), pending.request)
         return original(self, pending)
 
     patch.setattr(Step, "_num_free_slots", num_free_slots)
