@@ -17,13 +17,13 @@ from typing import NoReturn
 from ..core.errors import TokenmillError
 from ..core.log import EventFormatter
 from ..version import __version__
-from .commands import completion, doctor, draft, generate, model, plugins, serve
+from .commands import completion, doctor, draft, generate, model, plugins, serve, why
 from .commands.chat import command as chat
 from .commands.flags.parser import CommandParser
 from .commands.simulate import command as simulate
 from .http.log_output import log_handler
 
-COMMANDS = (serve, generate, chat, plugins, simulate, model, draft, doctor)
+COMMANDS = (serve, generate, chat, plugins, simulate, model, draft, doctor, why)
 
 
 def make_parser() -> CommandParser:

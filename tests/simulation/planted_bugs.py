@@ -23,6 +23,7 @@ from tokenmill.core.engine.prefix_hits import PrefixHit
 from tokenmill.core.engine.queues import RequestQueues
 from tokenmill.core.engine.request import PromptGroup, Request, RequestStatus
 from tokenmill.core.engine.step import PendingGrant, PendingPreemption, Step
+from tokenmill.core.engine.step_log.ledger import Ledger
 from tokenmill.core.errors import RequestFailedError
 from tokenmill.core.host.calling.hook_callers import Observers
 from tokenmill.core.outputs import FinishReason
@@ -726,3 +727,20 @@ def a_window_and_a_chunk_hold_one_block_less(patch: Planter) -> None:
         return original(num_tokens, **shape) - (shape["window"] is not None)
 
     patch.setattr(pool, "max_blocks_held", max_blocks_held)
+
+
+@bug("its parts add up to")
+def the_time_behind_another_request_is_lost(patch: Planter) -> None:
+    patch.setattr(Ledger, "_settle_queue", lambda self, seconds, now: None)
+
+
+@bug("its parts add up to")
+def the_time_after_a_preemption_counts_twice(patch: Planter) -> None:
+    original = Ledger.recover
+
+    def recover(self: Ledger, now: float) -> None:
+        since = self.since
+        original(self, now)
+        self.since = since
+
+    patch.setattr(Ledger, "recover", recover)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -70,6 +70,8 @@ class Explanation:
 
     request_id: str
     engine_id: str
+    prompt_index: int = 0
+    choice_index: int = 0
     api_key_id: str | None = None
     engine: int = 0
     """Index of the replica that computed it."""
@@ -77,35 +79,35 @@ class Explanation:
     """None while it is live."""
     seconds: float
     """From the arrival to the end, or until now."""
-    first_token_seconds: float | None
+    first_token_seconds: float | None = None
     """From the arrival to the first token."""
     num_prompt_tokens: int
-    num_cached_tokens: int
-    num_generated_tokens: int
-    num_draft_tokens: int
-    num_accepted_tokens: int
+    num_cached_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
-    waiting: dict[Limit, float]
+    waiting: dict[Limit, float] = field(default_factory=dict)
     """By the first limit that stopped it."""
     held_by: tuple[str, ...] = ()
     """Requests that held the most blocks when it found no free blocks."""
     behind: str | None = None
     """The last request that was refused while this one stood behind it in the queue."""
-    prompt_alone: float
+    prompt_alone: float = 0.0
     """Its own share of the steps that computed its prompt, by number of tokens."""
-    prompt_others: float
+    prompt_others: float = 0.0
     """The rest of these steps: tokens of other requests."""
-    num_prompt_steps: int
-    num_other_tokens: int
+    num_prompt_steps: int = 0
+    num_other_tokens: int = 0
     """Tokens of other requests in the steps of its prompt."""
-    preempted: float
+    preempted: float = 0.0
     """From each preemption until as many tokens as before were computed."""
     preemptions: tuple[Preemption, ...] = ()
-    decode_alone: float
-    decode_others: float
+    decode_alone: float = 0.0
+    decode_others: float = 0.0
     """The share of prompt tokens of other requests in its decode steps."""
     longest_gap: LongestGap | None = None
-    server: dict[str, float]
+    server: dict[str, float] = field(default_factory=dict)
     """What is neither waiting nor computing, by what it was: tokenizing, slow readers, plugins."""
 
     @property

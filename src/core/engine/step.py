@@ -163,6 +163,11 @@ class Step:
     def num_granted(self) -> int:
         return len(self.grants)
 
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens that the grants compute, with drafts."""
+        return self._limits.max_num_batched_tokens - self.budget
+
     def is_candidate(self, request: Request) -> bool:
         """Whether the scheduler could offer this request."""
         return request.view in self._members

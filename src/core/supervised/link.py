@@ -14,6 +14,7 @@ from typing import Any
 
 from ..config import EngineConfig
 from ..contract.client import Load
+from ..contract.explanation import Explanation
 from ..errors import EngineStoppedError, OverloadedError, TokenmillError
 from ..host.calling.running_calls import RunningCall, read_calls
 from ..interfaces import Progress
@@ -32,6 +33,8 @@ from .messages import (
     Accepted,
     Ask,
     End,
+    Explain,
+    Explained,
     Outputs,
     Ready,
     Report,
@@ -251,6 +254,7 @@ class EngineLink(asyncio.Protocol):
         if self._transport.get_write_buffer_size() > UNREAD_BYTES:
             raise OverloadedError("the engine does not take requests at the moment")
         stream.num_engines += 1
+        stream.times.send()
         stream.number = next(self._numbers)
         stream.end = partial(self.end, is_read=False)
         self.open_requests[stream.number] = stream
@@ -289,6 +293,13 @@ class EngineLink(asyncio.Protocol):
         self.load = answer.load
         return answer
 
+    async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
+        """Ask the engine for the explanations of a request, or of the slowest ones."""
+        number = next(self._numbers)
+        answer = await self._call(number, Explain(number, request_id, count))
+        assert isinstance(answer, Explained)
+        return answer.found
+
     async def _call(self, number: int, message: Message) -> Message:
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._calls[number] = waiting
@@ -313,7 +324,7 @@ class EngineLink(asyncio.Protocol):
             case Scored(number, logprobs):
                 if (stream := self.open_requests.get(number)) is not None:
                     stream.scored += logprobs
-            case Accepted(number) | Refused(number) | Report(number):
+            case Accepted(number) | Refused(number) | Report(number) | Explained(number):
                 waiting = self._calls.get(number)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)

@@ -9,6 +9,7 @@ import msgspec
 
 from ..config import EngineConfig
 from ..contract.client import LiveRequest, Load
+from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..interfaces import ModelInfo
 from ..outputs import RequestOutput
@@ -46,6 +47,14 @@ class Ask(Message, frozen=True):
     """Send a Report."""
 
     number: int
+
+
+class Explain(Message, frozen=True):
+    """Send the explanations of a request; without an id those of the `count` slowest ones."""
+
+    number: int
+    request_id: str | None
+    count: int
 
 
 class Stop(Message, frozen=True):
@@ -102,8 +111,15 @@ class Report(Message, frozen=True):
     requests: tuple[LiveRequest, ...] = ()
 
 
-ToEngine = Start | Submit | End | Ask | Stop
-FromEngine = Stage | Ready | NotStarted | Accepted | Refused | Scored | Outputs | Report
+class Explained(Message, frozen=True):
+    """The answer to Explain."""
+
+    number: int
+    found: tuple[Explanation, ...]
+
+
+ToEngine = Start | Submit | End | Ask | Explain | Stop
+FromEngine = Stage | Ready | NotStarted | Accepted | Refused | Scored | Outputs | Report | Explained
 
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -227,11 +228,27 @@ def test_a_step_says_what_it_computed_took_and_freed() -> None:
 def test_the_ring_keeps_its_size_and_forgets_the_oldest_first() -> None:
     ring = Ring(10_000)
     for number in range(1000):
-        ring.add_step(
-            LoggedStep(step_id=number, planned_at=0.0, engine_ids=("a",), num_tokens=1, prompts=())
-        )
+        ring.add_step(LoggedStep(step_id=number, planned_at=0.0, engine_ids=("a",), num_tokens=1))
     steps = [step.step_id for step in ring.steps]
     assert steps == list(range(999, 999 - len(steps), -1)) and 10 < len(steps) < 30
+
+
+def test_the_log_stays_within_its_size_however_many_requests_come() -> None:
+    size, used = 50_000, []
+    bench = Clock(step_log_size=size, max_num_seqs=64, num_blocks=999)
+    tracemalloc.start()
+    for turn in range(20):
+        for number in range(8):
+            bench.ask(f"request-{turn}-{number}", 5, max_tokens=number + 1)
+        while bench.core.has_work:
+            bench.take(1.0)
+        if turn in (9, 19):
+            found = tracemalloc.take_snapshot()
+            mine = found.filter_traces([tracemalloc.Filter(True, "*step_log/*")])
+            used.append(sum(one.size for one in mine.statistics("filename")))
+    tracemalloc.stop()
+    assert 0.2 * size < used[1] < size
+    assert used[1] < 1.2 * used[0]
 
 
 def test_an_unknown_request_has_no_explanation() -> None:

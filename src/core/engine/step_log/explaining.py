@@ -18,6 +18,8 @@ def explain(ledger: Ledger, ring: Ring, now: float) -> Explanation:
     return Explanation(
         request_id=ledger.request_id,
         engine_id=ledger.engine_id,
+        prompt_index=ledger.prompt_index,
+        choice_index=ledger.choice_index,
         api_key_id=ledger.api_key_id,
         finish_reason=ledger.finish_reason,
         seconds=(ledger.ended_at or now) - ledger.arrival,
@@ -35,12 +37,14 @@ def explain(ledger: Ledger, ring: Ring, now: float) -> Explanation:
         preempted=ledger.preempted,
         decode_alone=ledger.decode_alone,
         decode_others=ledger.decode_others,
-        server={ledger.slowest_plugin: ledger.plugins} if ledger.plugins else {},
-        held_by=tuple(ledger.held_by),
+        server=(
+            {f"plugins, mostly {ledger.slowest_plugin}": ledger.plugins} if ledger.plugins else {}
+        ),
+        held_by=ledger.held_by,
         behind=ledger.behind,
         num_prompt_steps=ledger.num_prompt_steps,
         num_other_tokens=ledger.num_other_tokens,
-        preemptions=tuple(ledger.preemptions),
+        preemptions=ledger.preemptions,
         longest_gap=_longest_gap(ledger, ring),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...contract.explanation import Limit, Preemption
@@ -10,6 +10,7 @@ from ..request import Request
 
 MAX_HOLDERS = 4
 """Maximum number of requests that an explanation names as holders of blocks."""
+NOTHING: Mapping[Limit, float] = {}
 MAX_PREEMPTIONS = 16
 """Maximum number of preemptions of one request that are kept, the last ones."""
 PluginSeconds = Callable[[], Sequence[tuple[str, float]]]
@@ -29,7 +30,19 @@ class Meters:
     """Of steps, in proportion to their prompt tokens."""
     device: float = 0.0
     """In which the device computed."""
-    plugins: PluginSeconds = no_plugins
+    read_plugins: PluginSeconds = no_plugins
+    plugins: Sequence[tuple[str, float]] = ()
+    """What `read_plugins` returned at `_read_at`."""
+    hooks: float = 0.0
+    """The sum of `plugins`."""
+    _read_at: float = -1.0
+
+    def read(self, now: float) -> None:
+        """Bring `plugins` up to date. Many requests may ask at the same time."""
+        if now != self._read_at:
+            self._read_at = now
+            self.plugins = self.read_plugins()
+            self.hooks = sum([seconds for _, seconds in self.plugins])
 
 
 class QueueMeter:
@@ -72,6 +85,8 @@ class Ledger:
     """None once it has ended."""
     request_id: str
     engine_id: str
+    prompt_index: int
+    choice_index: int
     api_key_id: str | None
     num_prompt_tokens: int
     arrival: float
@@ -95,11 +110,11 @@ class Ledger:
     num_prompt_steps: int = 0
     num_other_tokens: int = 0
     preempted: float = 0.0
-    preemptions: list[Preemption] = field(default_factory=list)
+    preemptions: tuple[Preemption, ...] = ()
     decode_alone: float = 0.0
     decode_others: float = 0.0
     plugins: float = 0.0
-    held_by: dict[str, None] = field(default_factory=dict)
+    held_by: tuple[str, ...] = ()
     behind: str | None = None
     first_token_at: float | None = None
     ended_at: float | None = None
@@ -109,11 +124,11 @@ class Ledger:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     slowest_plugin: str = ""
-    _queue_before: dict[Limit, float] = field(default_factory=dict)
+    _queue_before: Mapping[Limit, float] = field(default_factory=lambda: NOTHING)
     _prompts_before: float = 0.0
     _device_before: float = 0.0
     _hooks_before: float = 0.0
-    _hooks_at_start: dict[str, float] = field(default_factory=dict)
+    _plugins_before: Sequence[tuple[str, float]] = ()
 
     @property
     def is_computed(self) -> bool:
@@ -123,7 +138,7 @@ class Ledger:
     def settle(self, now: float) -> None:
         """Fill the parts up to `now`."""
         seconds, self.since = max(0.0, now - self.since), now
-        prompts, hooks = self._read_meters(seconds)
+        prompts, hooks = self._read_meters(seconds, now)
         if self.redo_until:
             self.preempted += seconds
         elif self.queue is not None:
@@ -140,13 +155,13 @@ class Ledger:
                 self.decode_others += others
                 self.decode_alone += seconds - others
 
-    def _read_meters(self, seconds: float) -> tuple[float, float]:
+    def _read_meters(self, seconds: float, now: float) -> tuple[float, float]:
         """Of the last `seconds`: those of prompts, and those of plugins while the device idled."""
         meters = self.meters
         prompts, self._prompts_before = meters.prompts - self._prompts_before, meters.prompts
         device, self._device_before = meters.device - self._device_before, meters.device
-        total = sum([found for _, found in meters.plugins()])
-        hooks, self._hooks_before = total - self._hooks_before, total
+        meters.read(now)
+        hooks, self._hooks_before = meters.hooks - self._hooks_before, meters.hooks
         return prompts, max(0.0, min(hooks, seconds - device))
 
     def _settle_queue(self, seconds: float, now: float) -> None:
@@ -166,9 +181,11 @@ class Ledger:
             self.waiting[limit] = self.waiting.get(limit, 0.0) + seconds
 
     def begin(self) -> None:
-        """Start to read the meters."""
-        self._read_meters(0.0)
-        self._hooks_at_start = dict(self.meters.plugins())
+        """Start to read the meters. The hooks of its admission count for it, because they ran after
+        the meters were read for the last time."""
+        meters = self.meters
+        self._prompts_before, self._device_before = meters.prompts, meters.device
+        self._hooks_before, self._plugins_before = meters.hooks, meters.plugins
 
     def compute(self, now: float) -> None:
         """A step computes it from `now` on."""
@@ -191,8 +208,9 @@ class Ledger:
     def hold(self, holders: Iterable[str]) -> None:
         """Note the requests that held the most blocks when it found none."""
         for name in holders:
-            if name != self.request_id and len(self.held_by) < MAX_HOLDERS:
-                self.held_by[name] = None
+            known = name == self.request_id or name in self.held_by
+            if not known and len(self.held_by) < MAX_HOLDERS:
+                self.held_by = (*self.held_by, name)
 
     def count_prompt(self, num_own: int, num_others: int, seconds: float) -> None:
         """Note a step of its prompt that took `seconds`, with the tokens of others in it."""
@@ -205,7 +223,7 @@ class Ledger:
         """It lost its blocks."""
         self.settle(now)
         self.redo_until = max(self.redo_until, preemption.num_tokens, 1)
-        self.preemptions = [*self.preemptions, preemption][-MAX_PREEMPTIONS:]
+        self.preemptions = (*self.preemptions, preemption)[-MAX_PREEMPTIONS:]
 
     def recover(self, now: float) -> None:
         """As many tokens as before its preemption are computed."""
@@ -222,10 +240,8 @@ class Ledger:
         if (request := self.request) is None:
             return
         self.settle(now)
-        gained = {
-            name: total - self._hooks_at_start.get(name, 0.0)
-            for name, total in self.meters.plugins()
-        }
+        before = dict(self._plugins_before)
+        gained = {name: total - before.get(name, 0.0) for name, total in self.meters.plugins}
         self.slowest_plugin = max(gained, key=gained.__getitem__, default="")
         self.num_cached_tokens = request.num_cached_tokens
         self.num_generated_tokens = request.num_generated_tokens
@@ -238,4 +254,4 @@ class Ledger:
         assert self.request is not None and self.request.finish_reason is not None
         self.finish_reason = self.request.finish_reason.value
         self.ended_at, self.request, self.queue = now, None, None
-        self._hooks_at_start, self._queue_before = {}, {}
+        self._plugins_before, self._queue_before = (), NOTHING

@@ -19,7 +19,7 @@ from ..request import Request, RequestStatus
 from ..step import PendingPreemption, Step
 from .explaining import explain
 from .ledger import MAX_HOLDERS, Ledger, Meters, PluginSeconds, QueueMeter, no_plugins
-from .steps import ID_BYTES, LoggedStep, Ring
+from .steps import LoggedStep, Ring
 
 HOLDERS_STEPS = 32
 """Steps after which the log looks again for the requests that hold the most blocks."""
@@ -37,7 +37,7 @@ class StepLog:
     ) -> None:
         self.ring = Ring(max_bytes)
         self._queues, self._pool = queues, pool
-        self._meters = Meters(plugins=plugin_seconds)
+        self._meters = Meters(read_plugins=plugin_seconds)
         self._queue = QueueMeter()
         self._live: dict[str, Ledger] = {}
         self._idle: dict[str, Ledger] = {}
@@ -53,6 +53,8 @@ class StepLog:
         self._redoing: set[str] = set()
         """Requests that have not recovered from a preemption."""
         self._open: dict[int, LoggedStep] = {}
+        self._closed: LoggedStep | None = None
+        """The last step whose result was applied."""
         self._last_ids: tuple[str, ...] = ()
         self._last_commit = 0.0
         self._holders: tuple[str, ...] = ()
@@ -69,6 +71,8 @@ class StepLog:
                 request=request,
                 request_id=request.request_id,
                 engine_id=request.engine_id,
+                prompt_index=request.options.prompt_index,
+                choice_index=request.choice_index,
                 api_key_id=request.options.api_key_id,
                 num_prompt_tokens=request.num_prompt_tokens,
                 arrival=now - compiling,
@@ -98,8 +102,9 @@ class StepLog:
         """Note a step that was decided and applied."""
         for preemption in step.preempted.values():
             self._lose(_describe(preemption, opened.plan.step_id), now)
-        for engine_id in step.grants.keys() & self._idle.keys():
-            self._compute(engine_id, now)
+        if self._idle:
+            for engine_id in step.grants.keys() & self._idle.keys():
+                self._compute(engine_id, now)
         if self._late:
             for engine_id in step.grants.keys() & self._late.keys():
                 del self._late[engine_id]
@@ -153,29 +158,25 @@ class StepLog:
             if ledger.request and ledger.request.first_token_time is not None:
                 ledger.begin_decode(now)
                 self._prompting.discard(engine_id)
-        for update in updates:
-            if update.finish_reason is not None:
-                self.end(update.engine_id, now)
+        if len(self._live) > len(self._queues.running) + len(self._queues.waiting):
+            for update in updates:
+                if update.finish_reason is not None:
+                    self.end(update.engine_id, now)
         if self._late:
             self._stop_late(now)
         self._end_record(opened, result)
 
-    def time(
-        self,
-        step_id: int,
-        *,
-        plan: float = 0.0,
-        device: tuple[float, float] | None = None,
-        commit: float = 0.0,
-    ) -> None:
-        """Note measured times of an open step, in seconds. `device`: from when to when it computed
-        the step."""
-        if (record := self._open.get(step_id)) is not None:
-            record.plan_seconds += plan
-            record.commit_seconds += commit
-            if device is not None:
-                record.device_from, record.device_to = device
-                self._meters.device += device[1] - device[0]
+    def time(self, step_id: int, plan_seconds: float, device_from: float, device_to: float) -> None:
+        """Note the measured times of an open step."""
+        record = self._open[step_id]
+        record.plan_seconds = plan_seconds
+        record.device_from, record.device_to = device_from, device_to
+        self._meters.device += device_to - device_from
+
+    def time_commit(self, step_id: int, seconds: float) -> None:
+        """Note how long it took to commit the last step."""
+        if self._closed is not None and self._closed.step_id == step_id:
+            self._closed.commit_seconds = seconds
 
     # Reports
 
@@ -300,32 +301,29 @@ class StepLog:
         return self._holders
 
     def _begin_record(self, step: Step, opened: OpenPlan) -> LoggedStep:
-        grants = opened.plan.grants
-        long = [grant for grant in grants if grant.num_tokens > 1]
-        ids = tuple([grant.engine_id for grant in grants])
-        if ids == self._last_ids:
-            ids = self._last_ids
-        self._last_ids = ids
-        drafts = any([grant.num_draft_tokens for grant in long])
-        starts = [p for p in step.grants.values() if p.is_start] if opened.plan.starts else ()
-        return LoggedStep(
-            step_id=opened.plan.step_id,
+        plan, ids = opened.plan, tuple(step.grants)
+        has_own_ids = ids != self._last_ids
+        if has_own_ids:
+            self._last_ids = ids
+        record = LoggedStep(
+            step_id=plan.step_id,
             planned_at=opened.planned_at,
-            engine_ids=ids,
-            num_tokens=len(grants) - len(long) + sum([grant.num_tokens for grant in long]),
-            prompts=tuple(
-                [
-                    (grant.engine_id, count)
-                    for grant in long
-                    if (count := grant.num_tokens - grant.num_draft_tokens) > 1
-                ]
-            ),
-            num_cached=tuple([(p.request.engine_id, p.num_hit_tokens) for p in starts]),
-            num_drafts=tuple([grant.num_draft_tokens for grant in grants]) if drafts else (),
+            engine_ids=self._last_ids,
+            has_own_ids=has_own_ids,
+            num_tokens=step.num_tokens,
             preempted=tuple(step.preempted),
             num_running=len(self._queues.running),
             num_waiting=len(self._queues.waiting),
         )
+        if step.num_tokens > len(ids):
+            known = [(g.engine_id, g.num_tokens - g.num_draft_tokens) for g in plan.grants]
+            record.prompts = tuple([found for found in known if found[1] > 1])
+            drafts = tuple([grant.num_draft_tokens for grant in plan.grants])
+            record.num_drafts = drafts if any(drafts) else ()
+        if plan.starts:
+            starts = [pending for pending in step.grants.values() if pending.is_start]
+            record.num_cached = tuple([(p.request.engine_id, p.num_hit_tokens) for p in starts])
+        return record
 
     def _end_record(self, opened: OpenPlan, result: StepResult | None) -> None:
         record, pool = self._open.pop(opened.plan.step_id), self._pool
@@ -336,7 +334,8 @@ class StepLog:
         record.num_blocks_taken = pool.num_taken - self._num_taken
         record.num_blocks_freed = pool.num_freed - self._num_freed
         self._num_taken, self._num_freed = pool.num_taken, pool.num_freed
-        self.ring.add_step(record, ID_BYTES)
+        self._closed = record
+        self.ring.add_step(record)
 
 
 def _describe(pending: PendingPreemption, step_id: int) -> tuple[str, Preemption]:

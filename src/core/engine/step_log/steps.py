@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from sys import getsizeof
 
 from .ledger import Ledger
 
-STEP_BYTES = 420
-"""Size of a LoggedStep without its tuples."""
+STEP_BYTES = 500
+"""Size of a LoggedStep with empty tuples."""
+PAIR_BYTES, ITEM_BYTES = 100, 8
+"""Size of a pair in a tuple, and of another item."""
 LEDGER_BYTES = 2600
-"""Size of a ledger with its dictionaries."""
-ID_BYTES = 90
-"""Size of an id that no live request holds any more."""
+"""Size of a ledger with its dictionaries and ids."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -33,7 +32,7 @@ class LoggedStep:
     engine_ids: tuple[str, ...]
     """The requests that it computed."""
     num_tokens: int
-    prompts: tuple[tuple[str, int], ...]
+    prompts: tuple[tuple[str, int], ...] = ()
     """The requests of which it computed more than one known token, and how many."""
     num_cached: tuple[tuple[str, int], ...] = ()
     """The requests that started, and the number of their tokens found in the prefix cache."""
@@ -48,12 +47,16 @@ class LoggedStep:
     """Since the commit before this one."""
     num_running: int = 0
     num_waiting: int = 0
+    has_own_ids: bool = True
+    """Whether the step before it has another tuple of ids."""
 
     @property
     def num_bytes(self) -> int:
-        """About the memory that it needs, without the tuple of ids, which other steps share."""
-        own = (self.prompts, self.num_cached, self.num_drafts, self.num_accepted, self.preempted)
-        return STEP_BYTES + sum(getsizeof(found) for found in own if found)
+        """About the memory that it needs."""
+        num_pairs = len(self.prompts) + len(self.num_cached)
+        num_items = len(self.num_drafts) + len(self.num_accepted) + len(self.preempted)
+        num_ids = len(self.engine_ids) if self.has_own_ids else 0
+        return STEP_BYTES + PAIR_BYTES * num_pairs + ITEM_BYTES * (num_items + num_ids)
 
 
 class Ring:
@@ -80,9 +83,9 @@ class Ring:
         """The ended requests with this id."""
         return self._ended.get(request_id, [])
 
-    def add_step(self, step: LoggedStep, num_more: int = 0) -> None:
-        """Add a step. `num_more`: bytes of what it does not share with the step before it."""
-        self._add(step, step.num_bytes + num_more)
+    def add_step(self, step: LoggedStep) -> None:
+        """Add a step."""
+        self._add(step, step.num_bytes)
 
     def add_ended(self, ledger: Ledger) -> None:
         """Add a request that has ended."""
