@@ -8,7 +8,6 @@ from ..config import EngineConfig
 from ..contract.speculation import SpeculationLimits
 from ..engine.engine_core import EngineCore
 from ..engine.step import StepLimits
-from ..engine.step_log.ledger import PluginSeconds
 from ..errors import ConfigError
 from ..host.plugin_host import PluginHost
 from ..interfaces import ModelInfo
@@ -88,18 +87,8 @@ def make_core(
         num_stages=info.num_stages,
         speculation=_limit_drafts(plugins, info),
         step_log_size=config.step_log_size,
-        plugin_seconds=_plugin_seconds(plugins),
+        plugin_seconds=plugins.seconds_by_hook,
     )
-
-
-def _plugin_seconds(plugins: PluginHost) -> PluginSeconds:
-    """The seconds of the hooks that delay steps, by plugin and hook."""
-    guards = [
-        (f"{guard.source.plugin} ({guard.hook})", guard)
-        for guard in plugins.guards
-        if guard.is_on_engine_thread
-    ]
-    return lambda: [(name, guard.seconds) for name, guard in guards]
 
 
 def _max_num_scored_tokens(info: ModelInfo, token_budget: int) -> int:

@@ -310,12 +310,13 @@ class StepLog:
             planned_at=opened.planned_at,
             engine_ids=self._last_ids,
             has_own_ids=has_own_ids,
-            num_tokens=step.num_tokens,
+            num_tokens=len(ids),
             preempted=tuple(step.preempted),
             num_running=len(self._queues.running),
             num_waiting=len(self._queues.waiting),
         )
-        if step.num_tokens > len(ids):
+        if step.num_tokens != len(ids):
+            record.num_tokens = plan.num_tokens
             known = [(g.engine_id, g.num_tokens - g.num_draft_tokens) for g in plan.grants]
             record.prompts = tuple([found for found in known if found[1] > 1])
             drafts = tuple([grant.num_draft_tokens for grant in plan.grants])
