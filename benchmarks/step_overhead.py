@@ -2,6 +2,9 @@
 
 python benchmarks/step_overhead.py --help
 
+With --step-log it measures the CPU time of the step log instead: in its own methods, over whole
+lives of requests, and of decode steps with and without it.
+
 It uses the real EngineShell, runner and sampler, and the default model's tokenizer. The model
 computes nothing: it returns the same random logits over the real vocabulary. Every request is read
 as a stream of deltas, as the server does.
@@ -13,6 +16,7 @@ import argparse
 import asyncio
 import statistics
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -95,6 +99,73 @@ async def milliseconds_per_step(args: argparse.Namespace, batch: int, context: i
     return rounds[1:]  # the first one warms up
 
 
+class Meter:
+    """Measures the CPU time of some methods of an object, in microseconds, without that of the
+    clock."""
+
+    def __init__(self, owner: Any, *names: str) -> None:
+        empty: list[float] = []
+        for _ in range(1000):
+            self._timed(lambda: None, empty)()
+        self._clock = statistics.median(empty)
+        self._calls: dict[str, list[float]] = {name: [] for name in names}
+        for name in names:
+            setattr(owner, name, self._timed(getattr(owner, name), self._calls[name]))
+
+    def _timed(self, method: Callable[..., Any], calls: list[float]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            began = time.thread_time_ns()
+            found = method(*arguments, **options)
+            calls.append((time.thread_time_ns() - began) / 1000)
+            return found
+
+        return call
+
+    def take(self) -> dict[str, list[float]]:
+        """The calls since the last time, by method."""
+        found = {name: [c - self._clock for c in calls] for name, calls in self._calls.items()}
+        for calls in self._calls.values():
+            calls.clear()
+        return found
+
+
+async def microseconds_of_log(
+    args: argparse.Namespace, batch: int, context: int
+) -> dict[str, float]:
+    """CPU time of the log in a decode step, and per step with the starts and ends of requests; and
+    of plan and commit of decode steps with and without the log. All are medians over rounds, which
+    alternate in one engine."""
+    rounds: dict[str, list[float]] = {"decode": [], "all": [], "with": [], "without": []}
+    async with make_engine(args, batch, context) as engine:
+        running: Any = engine.running
+        core = running._loop.core
+        log, steps = core.log, Meter(core, "plan", "commit")
+        own = Meter(log, "add", "plan", "commit", "apply", "time", "time_commit")
+        for turn in range(2 * (args.rounds + 1)):
+            name = "with" if turn % 2 else "without"
+            core.log = log if name == "with" else None
+            await asyncio.gather(*(read(engine, args, context) for _ in range(batch)))
+            found, mine = steps.take(), own.take()
+            rounds[name].append(sum(map(statistics.median, found.values())))
+            if name == "with":
+                num_steps = len(found["commit"])
+                of_step = [calls for method, calls in mine.items() if method != "add"]
+                rounds["decode"].append(sum(map(statistics.median, of_step)))
+                rounds["all"].append(sum(map(sum, mine.values())) / num_steps)
+    return {name: statistics.median(values[1:]) for name, values in rounds.items()}
+
+
+def measure_log(args: argparse.Namespace) -> None:
+    table = Table("CPU µs per step", "log, decode", "log, all", "step with", "without", box=None)
+    result = {}
+    for batch in args.batches:
+        found = asyncio.run(microseconds_of_log(args, batch, args.contexts[0]))
+        result[str(batch)] = {name: round(value, 1) for name, value in found.items()}
+        table.add_row(f"batch {batch}", *(f"{value:.0f}" for value in found.values()))
+    Console().print(table)
+    record(args, "step_log", {"cpu_microseconds_by_batch": result})
+
+
 def parse_args() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--threads", type=int, default=1, help="threads for sampling")
@@ -113,6 +184,9 @@ def parse_args() -> argparse.Namespace:
         default=True,
         help="plan a step while the previous one is computed",
     )
+    parser.add_argument(
+        "--step-log", action="store_true", help="measure the step log instead, with --contexts[0]"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each batch and context")
     return parser.parse_args()
 
@@ -120,6 +194,8 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     set_threads(args)
+    if args.step_log:
+        return measure_log(args)
     table = Table("ms per step", *(f"context {c}" for c in args.contexts), box=None)
     result: dict[str, dict[str, dict[str, float]]] = {}
     for batch in args.batches:

@@ -57,7 +57,11 @@ ROUTES = (
 )
 
 
-ADMIN_ROUTES = (Route("/debug/state", operations.debug_state),)
+ADMIN_ROUTES = (
+    Route("/debug/state", operations.debug_state),
+    Route("/debug/requests", operations.slowest_requests),
+    Route("/debug/requests/{name:path}", operations.explain_request),
+)
 """Routes that change or reveal the server's inside. They exist only with an admin key."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import anyio.to_thread
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from ..core.contract.client import EngineClient, Load
+from ..core.contract.explanation import Explanation
 from ..core.host.metrics.hook_samples import with_hook_stats
 from ..core.shell.checking import check_prompt_text
 from ..core.shell.home import DRAINING
@@ -32,6 +34,8 @@ from .openapi import openapi_document
 UNHEALTHY_SECONDS = 60.0
 """Shortest stall that /health reports. Its caller may restart the server, and a first step with a
 long prompt on a slow machine may take longer than --stall-timeout."""
+MAX_SLOWEST = 1000
+"""Maximum number of requests that one answer explains."""
 INDEX = """tokenmill {version} serves {model}
 
 POST /v1/chat/completions   POST /v1/completions   GET /v1/models
@@ -148,6 +152,35 @@ async def debug_state(request: Request) -> Response:
         **_describe_plugins(context),
     }
     return _json(state)
+
+
+async def slowest_requests(request: Request) -> Response:
+    """Where the time of the slowest live and recent requests went."""
+    count = request.query_params.get("slowest", "20")
+    if not count.isdecimal() or not 0 < int(count) <= MAX_SLOWEST:
+        raise APIError(
+            400, f"slowest must be a number from 1 to {MAX_SLOWEST}, got {count!r}", param="slowest"
+        )
+    return _explained(await context_of(request).engine.slowest(int(count)))
+
+
+async def explain_request(request: Request) -> Response:
+    """Where the time of a live or recent request went, for each of its choices."""
+    engine, request_id = context_of(request).engine, request.path_params["name"]
+    found = await engine.explain(request_id)
+    if not found:
+        off = "" if engine.config.step_log_size else ", which --step-log-size 0 switches off"
+        raise APIError(404, f"the request {request_id!r} is not in the step log{off}")
+    return _explained(found)
+
+
+def _explained(found: Sequence[Explanation]) -> Response:
+    parts = [
+        msgspec.to_builtins(one)
+        | {"causes": [{"cause": name, "seconds": seconds} for name, seconds in one.causes]}
+        for one in found
+    ]
+    return _json({"requests": parts})
 
 
 def _describe_plugins(context: AppContext) -> dict[str, object]:

@@ -364,6 +364,13 @@ class EngineConfig:
         "do not log a line of statistics every 10 seconds",
         group="monitoring",
     )
+    step_log_size: int = setting(
+        32 << 20,
+        "memory in bytes for the step log, from which `tokenmill why` explains the latency of "
+        "recent requests; suffixes K, M and G are allowed; 0: no log",
+        between=(0, 2**40),
+        metavar="SIZE",
+    )
     metrics_prefix: str = setting(
         "tokenmill:",
         "prefix of Prometheus metric names; 'vllm:' fits existing dashboards",

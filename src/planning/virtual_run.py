@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.config import EngineConfig
 from ..core.contract.events import PluginFailed, Preempted, Started, StepDone
@@ -218,7 +218,8 @@ class VirtualRun:
 
     def _make_core(self) -> EngineCore:
         info, max_model_len = self._executor.info, self._max_model_len
-        core = make_core(self._config, info, self._plugins, max_model_len)
+        config = replace(self._config, step_log_size=0)  # hooks take real time, and steps do not
+        core = make_core(config, info, self._plugins, max_model_len)
         self._plugins.emit(Started(info=info, model_name=info.name, max_model_len=max_model_len))
         return core
 

@@ -94,6 +94,7 @@ class Bench(EngineDriver):
         drafting: DraftingSettings | None = None,
         schedule: Callable[[StepView], None] | None = None,
         plugins: Sequence[object] = (),
+        step_log_size: int = 1 << 20,
         **config: Any,
     ) -> None:
         extra = [*plugins, FunctionPlugin(schedule)] if schedule else plugins
@@ -127,6 +128,7 @@ class Bench(EngineDriver):
             max_inflight=max_inflight,
             num_stages=num_stages,
             speculation=None if drafting is None else drafting.limits,
+            step_log_size=step_log_size,
         )
         super().__init__(core, executor)
         self._caching = enable_prefix_caching

@@ -23,6 +23,7 @@ from tokenmill.core.engine.prefix_hits import PrefixHit
 from tokenmill.core.engine.queues import RequestQueues
 from tokenmill.core.engine.request import PromptGroup, Request, RequestStatus
 from tokenmill.core.engine.step import PendingGrant, PendingPreemption, Step
+from tokenmill.core.engine.step_log.ledger import Ledger
 from tokenmill.core.errors import RequestFailedError
 from tokenmill.core.host.calling.hook_callers import Observers
 from tokenmill.core.outputs import FinishReason
@@ -190,8 +191,8 @@ def copies_in_go_before_copies_out(patch: Planter) -> None:
 def the_last_partial_block_is_not_copied_out(patch: Planter) -> None:
     original = Step._take_out
 
-    def take_out(self: Step, found: Request, mode: str) -> PendingPreemption:
-        taken = original(self, found, mode)
+    def take_out(self: Step, found: Request, mode: str, needy: Request) -> PendingPreemption:
+        taken = original(self, found, mode, needy)
         if self.copies and taken.host_block_ids:
             last = self.copies[-1]
             self.copies[-1] = type(last)(direction=last.direction, pairs=last.pairs[:-1])
@@ -601,7 +602,7 @@ def drafts_preempt(patch: Planter) -> None:
     def num_free_slots(self: Step, pending: PendingGrant) -> int:
         for junior in self.running[1:]:
             if junior.engine_id not in self.grants and not self.preempted:
-                self._preempt(step.Victim(request=junior))
+                self._preempt(step.Victim(request=junior), pending.request)
         return original(self, pending)
 
     patch.setattr(Step, "_num_free_slots", num_free_slots)
@@ -726,3 +727,20 @@ def a_window_and_a_chunk_hold_one_block_less(patch: Planter) -> None:
         return original(num_tokens, **shape) - (shape["window"] is not None)
 
     patch.setattr(pool, "max_blocks_held", max_blocks_held)
+
+
+@bug("its parts add up to")
+def the_time_behind_another_request_is_lost(patch: Planter) -> None:
+    patch.setattr(Ledger, "_settle_queue", lambda self, seconds, now: None)
+
+
+@bug("its parts add up to")
+def the_time_after_a_preemption_counts_twice(patch: Planter) -> None:
+    original = Ledger.recover
+
+    def recover(self: Ledger, now: float) -> None:
+        since = self.since
+        original(self, now)
+        self.since = since
+
+    patch.setattr(Ledger, "recover", recover)

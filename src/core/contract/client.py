@@ -14,6 +14,7 @@ from ..interfaces import ChatMessage, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
+from .explanation import Explanation
 from .plugin_info import HookStats, PluginInfo
 
 STALL_FACTOR = 3
@@ -211,6 +212,19 @@ class EngineClient(Protocol):
 
     def live_requests(self) -> tuple[LiveRequest, ...]:
         """The requests that have not ended, in order of arrival."""
+        ...
+
+    async def explain(self, request_id: str) -> tuple[Explanation, ...]:
+        """Where the time of a live or a recent request went: one explanation per choice.
+
+        Empty for an id that the step log does not have, or no longer has, and without a step log
+        (`step_log_size` 0).
+        """
+        ...
+
+    async def slowest(self, count: int = 20) -> tuple[Explanation, ...]:
+        """The explanations of the live and recent requests with the longest latency, the longest
+        first."""
         ...
 
     def plugins(self) -> tuple[PluginInfo, ...]:

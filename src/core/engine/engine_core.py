@@ -32,6 +32,8 @@ from .statistics import (
     describe_refused,
 )
 from .step import StepLimits
+from .step_log.ledger import PluginSeconds, no_plugins
+from .step_log.log import StepLog
 from .suspects import Suspects
 
 
@@ -59,8 +61,11 @@ class EngineCore:
         max_inflight: int = 1,
         num_stages: int = 1,
         speculation: SpeculationLimits | None = None,
+        step_log_size: int = 0,
+        plugin_seconds: PluginSeconds = no_plugins,
     ) -> None:
-        """`kv_windows`, `num_stages`: see ModelInfo. `speculation` None: there are no drafts."""
+        """`kv_windows`, `num_stages`: see ModelInfo. `speculation` None: there are no drafts.
+        `step_log_size`: in bytes, 0: no step log; `plugin_seconds`: for the step log."""
         self.max_model_len = max_model_len
         self.pool = BlockPool(num_blocks, block_size, kv_windows)
         self.host_pool = BlockPool(num_host_blocks, block_size)
@@ -76,6 +81,11 @@ class EngineCore:
             else DraftPlanner(plugins.draft_length, speculation, max_model_len)
         )
         self._queues = RequestQueues()
+        self.log = (
+            StepLog(step_log_size, self._queues, self.pool, plugin_seconds)
+            if step_log_size
+            else None
+        )
         suspects = Suspects()
         ended: list[str] = []
         self._planner = StepPlanner(
@@ -181,6 +191,8 @@ class EngineCore:
         for request in requests:
             request.last_served_step = self._planner.step_id
             self._queues.add(request)
+        if self.log is not None:
+            self.log.add(requests, now)
         if self._plugins.observes(Admitted):
             self._plugins.emit(describe_admitted(requests))
 
@@ -221,6 +233,8 @@ class EngineCore:
         if num_tokens is not None:
             del request.token_ids[request.num_prompt_tokens + num_tokens :]
         self._committer.end(request, reason, now)
+        if self.log is not None:
+            self.log.end(engine_id, now)
         self._updates.append(
             RequestUpdate(engine_id=engine_id, finish_reason=reason, stop_reason=stop_reason)
         )
@@ -275,10 +289,14 @@ class EngineCore:
             self._holds_back = False
         step = self._planner.decide(now, has_open_plans=bool(self._open))
         if step is None:
+            if self.log is not None and self.wake_at is not None:
+                self.log.wait(now)
             return None
         opened = self._planner.apply(step, now, was_held_back=self._holds_back)
         self._open.append(opened)
         self._holds_back = False
+        if self.log is not None:
+            self.log.plan(step, opened, now)
         if self._plugins.observes(Planned):
             self._plugins.emit(describe_planned(opened.plan))
         return opened.plan
@@ -305,7 +323,11 @@ class EngineCore:
         """
         opened = self._close_oldest(plan)
         tally = StepTally()
+        if self.log is not None:
+            self.log.commit(opened, now)
         updates = self._committer.commit(opened, result, now, tally)
+        if self.log is not None:
+            self.log.apply(opened, result, updates, now)
         if self._drafts is not None:
             seconds = now - self._last_closed_at
             self._drafts.observe(plan, result, seconds, was_held_back=opened.was_held_back)
@@ -324,7 +346,11 @@ class EngineCore:
         raises is split again. A request that was alone ends with the error `message`.
         """
         opened = self._close_oldest(plan)
+        if self.log is not None:
+            self.log.commit(opened, now)
         updates = self._committer.fail(opened, message, now)
+        if self.log is not None:
+            self.log.apply(opened, None, updates, now)
         self._last_closed_at = now
         self._emit_step(opened, StepTally(), now, raised=True)
         return updates

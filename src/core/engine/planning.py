@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..contract.explanation import Limit
 from ..contract.fallback import decode_first, last_come
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..host.plugin_host import PluginHost
@@ -135,7 +136,7 @@ class StepPlanner:
         waiting = _preempted_first(sorted(waiting, key=lambda r: r.rank))
         others = [r for r in self.queues.running if r not in suspects]
         for group in ((running, waiting), (others, [])):
-            step = self._open_step(now, _preempt_last_come, *group)
+            step = self._open_step(now, _preempt_last_come, *group, left_out=Limit.ISOLATION)
             decode_first(step.view)
             if self._keep(step, True, drafts=False):
                 return step
@@ -144,7 +145,10 @@ class StepPlanner:
     def _begin_step(self, now: float, preempt: PreemptHook) -> Step:
         waiting = self._waiting_in_order(now)
         starving = self._starving_request()
-        return self._open_step(now, preempt, self.queues.running, waiting, starving)
+        left_out = Limit.SEQUENCES if self._is_full else Limit.NOT_OFFERED
+        return self._open_step(
+            now, preempt, self.queues.running, waiting, starving, left_out=left_out
+        )
 
     def _open_step(
         self,
@@ -153,6 +157,8 @@ class StepPlanner:
         running: Sequence[Request],
         waiting: Sequence[Request],
         starving: Request | None = None,
+        *,
+        left_out: Limit,
     ) -> Step:
         self.pool.begin()
         self.host_pool.begin()
@@ -166,6 +172,7 @@ class StepPlanner:
             preempt=preempt,
             starving=starving,
             num_stages=self.num_stages,
+            left_out=left_out,
         )
 
     def _keep(self, step: Step, succeeded: bool, *, drafts: bool = True) -> bool:
@@ -182,9 +189,13 @@ class StepPlanner:
 
     def _waiting_in_order(self, now: float) -> list[Request]:
         """Requests that could start, in the order that `SchedulingPolicy` describes."""
-        if len(self.queues.running) >= self.limits.max_num_seqs:
+        if self._is_full:
             return []
         return _preempted_first(self.plugins.sort_waiting(self.queues.ready(), now))
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.queues.running) >= self.limits.max_num_seqs
 
     def _starving_request(self) -> Request | None:
         senior = self.queues.most_senior()

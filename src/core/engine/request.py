@@ -76,6 +76,8 @@ class Request:
     """Whether the log-probabilities of its prompt tokens are computed, or their hidden states are
     pooled. Of the choices of a prompt, only the first does this."""
 
+    grammar_seconds: float = 0.0
+    """Time that it waited for its grammar to be compiled, before it was queued."""
     sequence: int = 0
     """Unique number in the order of arrival. Priority and sequence make the rank."""
     status: RequestStatus = RequestStatus.WAITING

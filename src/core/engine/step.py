@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
+from ..contract.explanation import Limit
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..plan import BlockCopies, CopyDirection
 from .blocks.pool import BlockPool
@@ -97,6 +98,9 @@ class PendingPreemption:
 
     request: Request
     mode: str
+    needy: Request
+    """The request that needs the blocks."""
+    num_computed_tokens: int
     fell_back: bool = False
     host_block_ids: tuple[int, ...] = ()
 
@@ -116,9 +120,11 @@ class Step:
         preempt: PreemptHook,
         starving: Request | None = None,
         num_stages: int = 1,
+        left_out: Limit = Limit.NOT_OFFERED,
     ) -> None:
         """`num_stages`: with several, requests of open plans get no grant, and the others are
-        divided among the plans that the stages compute at the same time."""
+        divided among the plans that the stages compute at the same time. `left_out`: why waiting
+        requests that are not refused get no grant."""
         self.now = now
         self._running = running
         self._num_candidates = len(running) + len(waiting)
@@ -143,6 +149,10 @@ class Step:
         self._limits = limits
         self._preempt_hook = preempt
         self.starving = starving
+        self.left_out = left_out
+        self.refusals: dict[str, Limit] = {}
+        """By engine id, the first limit that stopped a request; requests that got a grant later in
+        the step are among them."""
         self._token_limits: dict[str, int] = {}
         self._num_running = len(self._running)
         self._claims = {r.rank for r in waiting if r.is_preempted}
@@ -152,6 +162,15 @@ class Step:
     @property
     def num_granted(self) -> int:
         return len(self.grants)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens that the grants compute, with drafts."""
+        return self._limits.max_num_batched_tokens - self.budget
+
+    def is_candidate(self, request: Request) -> bool:
+        """Whether the scheduler could offer this request."""
+        return request.view in self._members
 
     def close(self) -> None:
         """Make every further call grant 0, because a policy may have kept the step."""
@@ -222,15 +241,24 @@ class Step:
         return [self._pool.take() for _ in range(num_blocks)]
 
     def _may_grant(self, request: Request) -> bool:
-        return (
-            self._is_open
-            and not self.must_drain
-            and self.budget > 0
-            and len(self.grants) < self._max_num_grants
-            and request.engine_id not in self.grants
-            and request.engine_id not in self.preempted
-            and request.status is not RequestStatus.FINISHED
-        )
+        if (
+            not self._is_open
+            or self.must_drain
+            or request.engine_id in self.grants
+            or request.engine_id in self.preempted
+            or request.status is RequestStatus.FINISHED
+        ):
+            return False
+        if self.budget <= 0:
+            return self._refuse(request, Limit.BUDGET)
+        if len(self.grants) >= self._max_num_grants:
+            return self._refuse(request, Limit.STAGE)
+        return True
+
+    def _refuse(self, request: Request, limit: Limit) -> bool:
+        """Note what stopped a request, unless it was stopped before. False, for the caller."""
+        self.refusals.setdefault(request.engine_id, limit)
+        return False
 
     def _bound(self, request: Request, start: int, uncomputed: int, max_tokens: int | None) -> int:
         bound: float = min(uncomputed, self.budget)  # a policy may pass a fraction
@@ -241,7 +269,15 @@ class Step:
         if self._limits.long_prefill_token_threshold and self._num_candidates > 1:
             bound = min(bound, self._limits.long_prefill_token_threshold)
         num_tokens = max(0, int(bound))
-        return self._scorable(request, start, num_tokens) if request.scores_prompt else num_tokens
+        if not num_tokens:
+            if uncomputed:
+                self._refuse(request, Limit.PLUGIN)
+            return 0
+        if request.scores_prompt:
+            num_tokens = self._scorable(request, start, num_tokens)
+            if not num_tokens:
+                self._refuse(request, Limit.SCORED)
+        return num_tokens
 
     def _scorable(self, request: Request, start: int, num_tokens: int) -> int:
         """How many of the `num_tokens` tokens from `start` on this step may compute, given that it
@@ -262,6 +298,7 @@ class Step:
         blocks: list[list[int]] = []
         if max(missing) > 0:
             if not self._make_room(request, sum(count for count in missing if count > 0)):
+                self._refuse(request, Limit.BLOCKS)
                 return 0
             blocks = [self._take(count) for count in missing]
         samples = num_tokens == uncomputed and request.max_tokens > 0
@@ -286,7 +323,9 @@ class Step:
         for block in shared:
             self._pool.share(block)  # first, so that making room cannot evict them
         if not self._make_room(request, sum(missing) + self._watermark()):
+            has_room = self._pool.num_available >= sum(missing)
             self._pool.drop(reversed(shared))
+            self._refuse(request, Limit.WATERMARK if has_room else Limit.BLOCKS)
             return 0
         blocks = [[*ids, *self._take(count)] for ids, count in zip(hits, missing, strict=True)]
         if start > hit.num_tokens:
@@ -337,14 +376,18 @@ class Step:
             self.copies.append(BlockCopies(direction=CopyDirection.IN, pairs=tuple(pairs)))
 
     def _may_start(self, request: Request) -> bool:
-        if self.preempted or self._num_running >= self._limits.max_num_seqs:
-            return False
+        if self.preempted:
+            return self._refuse(request, Limit.BLOCKS)
+        if self._num_running >= self._limits.max_num_seqs:
+            return self._refuse(request, Limit.SEQUENCES)
         if request.num_open_plans:
-            return False  # its blocks are still being copied out
+            return self._refuse(request, Limit.SWAPPING)
         if self._claims and not request.is_preempted and request.rank > min(self._claims):
-            return False  # a preempted request that is more senior comes back first
+            return self._refuse(request, Limit.SENIOR)  # a preempted one comes back first
         starving = self.starving
-        return starving is None or request is starving or request.rank < starving.rank
+        if starving is None or request is starving or request.rank < starving.rank:
+            return True
+        return self._refuse(request, Limit.SENIOR)
 
     def _watermark(self) -> int:
         return self._limits.watermark_blocks if self._num_running else 0
@@ -363,7 +406,7 @@ class Step:
             victim = self._choose_victim(needy)
             if victim is None:
                 return False
-            self._preempt(victim)
+            self._preempt(victim, needy)
             if victim.request is needy.view:
                 return False
         return True
@@ -410,29 +453,30 @@ class Step:
             request=request.view, num_freed_blocks=freed, is_needy=request is needy
         )
 
-    def _preempt(self, victim: Victim) -> None:
+    def _preempt(self, victim: Victim, needy: Request) -> None:
         request = self._members[victim.request]
         given_back = self.grants.pop(request.engine_id, None)
         if given_back is not None:
             self.budget += given_back.num_tokens
             self._scoring_budget += len(given_back.scored)
             self._pool.drop(reversed([*chain.from_iterable(given_back.new_block_ids)]))
-        self.preempted[request.engine_id] = self._take_out(request, victim.mode)
+        self.preempted[request.engine_id] = self._take_out(request, victim.mode, needy)
         self._pool.drop(reversed(request.block_ids))
         self._num_running -= 1
 
-    def _take_out(self, request: Request, mode: str) -> PendingPreemption:
+    def _take_out(self, request: Request, mode: str, needy: Request) -> PendingPreemption:
         """For "swap", plan to copy the computed blocks to the host, if they fit there."""
         end = self._pool.num_blocks_for(request.num_computed_tokens)
         computed = [b for t in request.tables for b in t.block_ids[: end - t.num_passed]]
+        num_tokens = request.num_computed_tokens
         if mode != "swap" or not computed:
-            return PendingPreemption(request, "recompute")
+            return PendingPreemption(request, "recompute", needy, num_tokens)
         if self._host_pool.num_available < len(computed):
-            return PendingPreemption(request, "recompute", fell_back=True)
+            return PendingPreemption(request, "recompute", needy, num_tokens, fell_back=True)
         host_blocks = tuple(self._host_pool.take() for _ in computed)
         pairs = tuple(zip(computed, host_blocks, strict=True))
         self.copies.append(BlockCopies(direction=CopyDirection.OUT, pairs=pairs))
-        return PendingPreemption(request, "swap", host_block_ids=host_blocks)
+        return PendingPreemption(request, "swap", needy, num_tokens, host_block_ids=host_blocks)
 
     def _grant(self, grant: PendingGrant) -> int:
         self.grants[grant.request.engine_id] = grant

@@ -115,6 +115,11 @@ class PluginHost:
             *(guard for observers in self._events.values() for guard in observers.guards),
             *self._metrics.guards,
         )
+        self._delaying = [
+            (f"{guard.source.plugin} ({guard.hook})", guard)
+            for guard in self._guards
+            if guard.is_on_engine_thread
+        ]
 
     @classmethod
     def load(
@@ -324,6 +329,11 @@ class PluginHost:
     def hook_stats(self) -> tuple[HookStats, ...]:
         """Calls, seconds and failures since the start, per plugin and hook."""
         return add_stats(guard.stats for guard in self.guards)
+
+    def seconds_by_hook(self) -> list[tuple[str, float]]:
+        """Seconds since the start of each hook that delays steps, by the names of plugin and hook.
+        It takes a few microseconds."""
+        return [(name, guard.seconds) for name, guard in self._delaying]
 
     def _source(self, slot: str) -> Source:
         return self._built.choices[slot].provider.source

@@ -44,12 +44,20 @@ class DeviceSteps:
         self._suspects = suspects
         self._last_progress = time.monotonic()
         self._times = StepTimes(load_seconds)
+        self._planned: dict[int, float] = {}
+        """Seconds that planning took, by the step's id."""
+        self._computed: dict[int, tuple[float, float]] = {}
+        """When the device began and ended a step that it has computed, by the step's id."""
         self._num_tokens = 0
         """Tokens of the step that the device computes."""
 
     def plan(self) -> StepPlan | None:
         """The next plan; None if there is nothing to compute now."""
-        return self.core.plan(time.monotonic())
+        began = time.monotonic()
+        plan = self.core.plan(began)
+        if plan is not None and self.core.log is not None:
+            self._planned[plan.step_id] = time.monotonic() - began
+        return plan
 
     def launch(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Launch a step. If the launch raises, the step counts as one that raised."""
@@ -61,7 +69,7 @@ class DeviceSteps:
             failed: asyncio.Future[StepResult] = loop.create_future()
             failed.set_exception(_as_exception(error))
             return failed
-        return loop.run_in_executor(self._device, _compute, result)
+        return loop.run_in_executor(self._device, self._compute, plan.step_id, result)
 
     async def finish(
         self, plan: StepPlan, future: asyncio.Future[StepResult]
@@ -72,9 +80,11 @@ class DeviceSteps:
         Raises DeviceError if the device is lost.
         """
         self._num_tokens = plan.num_tokens
+        plan_seconds = self._planned.pop(plan.step_id, 0.0)
         self.show_work(True)
         try:
             result = await future
+            self._log_time(plan, plan_seconds)
             check_result(result, plan)
         except DeviceError:
             self.core.fail(plan, "the device failed", time.monotonic())
@@ -84,9 +94,24 @@ class DeviceSteps:
             reason = "the step that computed this request failed"
             updates = self.core.fail(plan, reason, time.monotonic())
         else:
-            updates = self.core.commit(plan, result, time.monotonic())
+            began = time.monotonic()
+            updates = self.core.commit(plan, result, began)
+            if self.core.log is not None:
+                self.core.log.time_commit(plan.step_id, time.monotonic() - began)
         self._note_progress()
         return updates
+
+    def _compute(self, step_id: int, result: Callable[[], StepResult]) -> StepResult:
+        """Compute a step, on the device thread."""
+        began = time.monotonic()
+        computed = _compute(result)
+        self._computed[step_id] = began, time.monotonic()
+        return computed
+
+    def _log_time(self, plan: StepPlan, plan_seconds: float) -> None:
+        computed = self._computed.pop(plan.step_id)
+        if self.core.log is not None:
+            self.core.log.time(plan.step_id, plan_seconds, *computed)
 
     def _log_failure(self, plan: StepPlan, error: Exception) -> None:
         """Log a step that raised. While its requests are repeated in groups, the groups that raise

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 from ..config import EngineConfig
 from ..contract.client import EngineClient, LiveRequest, Load, RequestStream
+from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..errors import EngineStoppedError
 from ..interfaces import ChatMessage, ModelInfo, Tokenizer
@@ -19,6 +20,7 @@ from ..request_options import NO_OPTIONS, RequestOptions
 from ..sampling_params import SamplingParams
 from .checking import CheckedRequest, check, default_sampling_params
 from .home import Life
+from .served import Served, ServedRequests, TimedStream
 from .unused_settings import log_unused
 
 CLOSED = "the engine was closed, and does not start again: make a new one"
@@ -57,7 +59,7 @@ class RunningEngine(Protocol):
 
     async def queue(
         self, checked: CheckedRequest, prompt: str | None, arrival_time: float
-    ) -> RequestStream:
+    ) -> TimedStream:
         """Queue a request after the checks that only the engine itself can make. `prompt`: its
         text, if it came as a text."""
         ...
@@ -69,6 +71,10 @@ class RunningEngine(Protocol):
     async def refresh(self) -> None: ...
     def load(self) -> Load: ...
     def live_requests(self) -> tuple[LiveRequest, ...]: ...
+    async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
+        """What the step log has of a request; None: of the `count` slowest ones."""
+        ...
+
     def plugins(self) -> tuple[PluginInfo, ...]: ...
     def hook_stats(self) -> tuple[HookStats, ...]: ...
     def render_metrics(self) -> bytes: ...
@@ -89,6 +95,7 @@ class EngineShell(EngineClient):
         self.running = running
         """Where the engine runs: a LocalEngine or a SupervisedEngine."""
         self._life = running.life
+        self._served = ServedRequests(config.step_log_size)
 
     # Start and end
 
@@ -186,7 +193,20 @@ class EngineShell(EngineClient):
             max_model_len=running.max_model_len,
         )
         text = prompt if isinstance(prompt, str) else None
-        return await running.queue(checked, text, arrival_time)
+        tokenized = time.monotonic()
+        stream = await running.queue(checked, text, arrival_time)
+        self._served.add(
+            Served(
+                request_id=stream.request_id,
+                prompt_index=checked.options.prompt_index,
+                api_key_id=checked.options.api_key_id,
+                num_prompt_tokens=len(stream.prompt_token_ids),
+                arrival=arrival_time,
+                tokenized=tokenized,
+                times=stream.times,
+            )
+        )
+        return stream
 
     async def generate(
         self,
@@ -237,6 +257,16 @@ class EngineShell(EngineClient):
 
     def live_requests(self) -> tuple[LiveRequest, ...]:
         return self._started().live_requests()
+
+    async def explain(self, request_id: str) -> tuple[Explanation, ...]:
+        self._life.home.check()
+        found = await self._started().explain(request_id, 0)
+        return self._served.complete(found) or self._served.explain_lost(request_id)
+
+    async def slowest(self, count: int = 20) -> tuple[Explanation, ...]:
+        self._life.home.check()
+        found = self._served.complete(await self._started().explain(None, count))
+        return tuple(sorted(found, key=lambda one: -one.seconds))[:count]
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         return self._started().plugins()

@@ -15,6 +15,7 @@ from typing import Any
 from ..config import EngineConfig
 from ..contract.client import EngineClient, LiveRequest, Load
 from ..contract.events import Started, Stopping
+from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..engine.request import Request
 from ..errors import CONTAINED, InvalidRequestError
@@ -168,7 +169,9 @@ class LocalEngine:
         info, params, options = parts.executor.info, checked.params, checked.options
         checked.refuse_stale(info, self.max_model_len)
         processors = parts.plugins.processors_of(params)
+        began = time.monotonic()
         ignored_keywords = await self._check_grammar(checked)
+        compiled = time.monotonic()
         self.check_accepting()  # the engine may have been closed meanwhile
         requests = make_requests(
             checked,
@@ -180,6 +183,7 @@ class LocalEngine:
             info=info,
             config=self._config,
             processors=processors,
+            grammar_seconds=0.0 if params.grammar is None else compiled - began,
         )
         stream = self._make_stream(requests, ignored_keywords)
         stream.prompt, stream.number = prompt, number
@@ -212,6 +216,16 @@ class LocalEngine:
 
     def live_requests(self) -> tuple[LiveRequest, ...]:
         return self._running()[1].core.describe_live(time.monotonic())
+
+    async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
+        return self.explain_now(request_id, count)
+
+    def explain_now(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
+        """What `explain` returns."""
+        log, now = self._running()[1].core.log, time.monotonic()
+        if log is None:
+            return ()
+        return log.slowest(count, now) if request_id is None else log.explain(request_id, now)
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         return self._running()[0].plugins.plugins()

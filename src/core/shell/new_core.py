@@ -86,6 +86,8 @@ def make_core(
         max_inflight=2 if config.async_scheduling else 1,
         num_stages=info.num_stages,
         speculation=_limit_drafts(plugins, info),
+        step_log_size=config.step_log_size,
+        plugin_seconds=plugins.seconds_by_hook,
     )
 
 

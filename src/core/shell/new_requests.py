@@ -32,6 +32,7 @@ def make_requests(
     info: ModelInfo,
     config: EngineConfig,
     processors: ProcessorUse = NO_PROCESSORS,
+    grammar_seconds: float = 0.0,
 ) -> list[Request]:
     """Make the engine's requests for one prompt: `n` choices that share the prompt's blocks.
 
@@ -64,6 +65,7 @@ def make_requests(
             group=group,
             scores_prompt=index == 0
             and (params.prompt_logprobs is not None or params.pooling is not None),
+            grammar_seconds=grammar_seconds,
         )
         for index, engine_id in enumerate(engine_ids(request_id, options.prompt_index, params.n))
     ]

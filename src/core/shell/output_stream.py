@@ -15,6 +15,7 @@ from ..plan import TokenLogprobs
 from ..pooling import Pooling
 from ..sampling_params import OutputKind, SamplingParams
 from .home import Home
+from .served import StreamTimes
 from .stop_strings import StopStringMatcher
 
 
@@ -138,6 +139,7 @@ class OutputStream:
         """The number of the request on the engine's board; 0: a parent process does not know it."""
         self.request_id = requests[0].request_id
         self.prompt_index = requests[0].options.prompt_index
+        self.times = StreamTimes()
         self.prompt: str | None = None
         """The text of the prompt, if it came as a text."""
         self.prompt_token_ids = requests[0].prompt_token_ids
@@ -187,6 +189,8 @@ class OutputStream:
             self._notify()
 
     def _notify(self) -> None:
+        if self.is_finished:
+            self.times.end()
         self._news.set()
         if self.on_news is not None:
             self.on_news(self)
@@ -197,6 +201,7 @@ class OutputStream:
     async def __anext__(self) -> RequestOutput:
         self._home.check()
         if self._is_exhausted:
+            self.times.leave()
             raise StopAsyncIteration
         await self._news.wait()
         self._news.clear()
@@ -221,6 +226,7 @@ class OutputStream:
 
     async def aclose(self) -> None:
         """Stop reading. Aborts the request if it has not ended."""
+        self.times.leave()
         self._is_exhausted = True
         self._news.set()
         self.abort()

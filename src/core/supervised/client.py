@@ -10,6 +10,7 @@ from typing import Any
 
 from ..config import EngineConfig
 from ..contract.client import STALL_SECONDS, EngineClient, LiveRequest, Load
+from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
 from ..contract.registry import Replica
 from ..host.calling.guard import Guard
@@ -161,6 +162,9 @@ class SupervisedEngine:
 
     def live_requests(self) -> tuple[LiveRequest, ...]:
         return self.replicas.live_requests()
+
+    async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
+        return await self.replicas.explain(request_id, count)
 
     @property
     def router_guards(self) -> tuple[Guard, ...]:

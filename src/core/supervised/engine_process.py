@@ -37,6 +37,8 @@ from .messages import (
     Accepted,
     Ask,
     End,
+    Explain,
+    Explained,
     Output,
     Outputs,
     Ready,
@@ -175,6 +177,8 @@ class EngineProcess(asyncio.Protocol):
                 self._end(message)
             case Ask():
                 self._report(message.number)
+            case Explain(number, request_id, count):
+                self._send(Explained(number, self._running.explain_now(request_id, count)))
             case Stop():
                 self._left.set()
 

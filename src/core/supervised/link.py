@@ -14,7 +14,11 @@ from typing import Any
 
 from ..config import EngineConfig
 from ..contract.client import Load
+<<<<<<< HEAD
 from ..contract.registry import Replica
+=======
+from ..contract.explanation import Explanation
+>>>>>>> steplog
 from ..errors import EngineStoppedError, OverloadedError, TokenmillError
 from ..host.calling.running_calls import RunningCall, read_calls
 from ..interfaces import Progress
@@ -33,6 +37,8 @@ from .messages import (
     Accepted,
     Ask,
     End,
+    Explain,
+    Explained,
     Outputs,
     Ready,
     Report,
@@ -254,6 +260,7 @@ class EngineLink(asyncio.Protocol):
         if self._transport.get_write_buffer_size() > UNREAD_BYTES:
             raise OverloadedError("the engine does not take requests at the moment")
         stream.num_engines += 1
+        stream.times.send()
         stream.number = next(self._numbers)
         stream.end = partial(self.end, is_read=False)
         self.open_requests[stream.number] = stream
@@ -292,6 +299,13 @@ class EngineLink(asyncio.Protocol):
         self.load = answer.load
         return answer
 
+    async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
+        """Ask the engine for the explanations of a request, or of the slowest ones."""
+        number = next(self._numbers)
+        answer = await self._call(number, Explain(number, request_id, count))
+        assert isinstance(answer, Explained)
+        return answer.found
+
     async def _call(self, number: int, message: Message) -> Message:
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._calls[number] = waiting
@@ -316,7 +330,7 @@ class EngineLink(asyncio.Protocol):
             case Scored(number, logprobs):
                 if (stream := self.open_requests.get(number)) is not None:
                     stream.scored += logprobs
-            case Accepted(number) | Refused(number) | Report(number):
+            case Accepted(number) | Refused(number) | Report(number) | Explained(number):
                 waiting = self._calls.get(number)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)

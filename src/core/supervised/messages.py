@@ -9,6 +9,7 @@ import msgspec
 
 from ..config import EngineConfig
 from ..contract.client import LiveRequest, Load
+from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..contract.registry import ONLY_REPLICA, Replica
 from ..interfaces import ModelInfo
@@ -48,6 +49,14 @@ class Ask(Message, frozen=True):
     """Send a Report."""
 
     number: int
+
+
+class Explain(Message, frozen=True):
+    """Send the explanations of a request; without an id those of the `count` slowest ones."""
+
+    number: int
+    request_id: str | None
+    count: int
 
 
 class Stop(Message, frozen=True):
@@ -104,8 +113,15 @@ class Report(Message, frozen=True):
     requests: tuple[LiveRequest, ...] = ()
 
 
-ToEngine = Start | Submit | End | Ask | Stop
-FromEngine = Stage | Ready | NotStarted | Accepted | Refused | Scored | Outputs | Report
+class Explained(Message, frozen=True):
+    """The answer to Explain."""
+
+    number: int
+    found: tuple[Explanation, ...]
+
+
+ToEngine = Start | Submit | End | Ask | Explain | Stop
+FromEngine = Stage | Ready | NotStarted | Accepted | Refused | Scored | Outputs | Report | Explained
 
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode

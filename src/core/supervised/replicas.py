@@ -9,6 +9,7 @@ from dataclasses import replace
 from structlog.contextvars import bind_contextvars
 
 from ..contract.client import LiveRequest, Load
+from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
 from ..interfaces import Progress, no_progress
 from .engine_label import join_metrics
@@ -109,6 +110,13 @@ class Replicas:
             for request in self.supervisors[index].report.requests
         ]
         return tuple(sorted(found, key=lambda request: -request.age))
+
+    async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
+        """The explanations of all engines that serve and do not hang."""
+        indexes = [index for index, _ in self.serving()]
+        asked = (self.supervisors[index].explain(request_id, count) for index in indexes)
+        answers = zip(indexes, await asyncio.gather(*asked), strict=True)
+        return tuple(replace(one, engine=index) for index, found in answers for one in found)
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         """The plugins, which are the same in all engines, with their failures in all of them."""

@@ -15,6 +15,7 @@ from ..plan import TokenLogprobs
 from ..sampling_params import OutputKind
 from ..shell.checking import CheckedRequest
 from ..shell.home import Home
+from ..shell.served import StreamTimes
 
 
 class RemoteStream:
@@ -41,6 +42,7 @@ class RemoteStream:
         self.prompt = prompt
         self.prompt_token_ids = request.prompt_token_ids
         self.request = request
+        self.times = StreamTimes()
         self.num_engines = 0
         """Number of engines that the request was sent to: 2 if the first one was lost."""
         self.is_begun = False
@@ -67,6 +69,8 @@ class RemoteStream:
             output = join(self._unread, output, adds=kind is OutputKind.DELTA)
         self._unread = output
         self.is_finished = output.finished
+        if self.is_finished:
+            self.times.end()
         self._news.set()
 
     def restart(self) -> None:
@@ -80,6 +84,7 @@ class RemoteStream:
         if not self.is_finished:
             self._error = error
             self.is_finished = True
+            self.times.end()
             self._news.set()
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]:
@@ -92,6 +97,7 @@ class RemoteStream:
             await self._news.wait()
             self._news.clear()
         if self._is_exhausted:
+            self.times.leave()
             raise StopAsyncIteration
         if self._error is not None:
             self._is_exhausted = True
@@ -120,6 +126,7 @@ class RemoteStream:
 
     async def aclose(self) -> None:
         """Stop reading. Aborts the request if it has not ended."""
+        self.times.leave()
         self._is_exhausted = True
         self._news.set()
         if not self.is_finished:

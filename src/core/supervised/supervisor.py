@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ..contract.client import Load
+from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
 from ..errors import TokenmillError
 from ..interfaces import Progress, no_progress
@@ -94,6 +95,14 @@ class EngineSupervisor:
         if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
                 self.report = await asyncio.wait_for(link.ask(), ANSWER_SECONDS)
+
+    async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
+        """What the engine's step log has of a request, or of the slowest ones; nothing if it hangs
+        or there is none."""
+        if (link := self.ready_link) is not None:
+            with suppress(TimeoutError, TokenmillError):
+                return await asyncio.wait_for(link.explain(request_id, count), ANSWER_SECONDS)
+        return ()
 
     def render_metrics(self) -> bytes:
         """The metrics of all engines so far, and of this supervisor."""

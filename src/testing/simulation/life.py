@@ -36,6 +36,8 @@ CALM_TURNS = 5_000
 """Maximum number of turns after that. All remaining requests must end within them."""
 SLOW_STEP = 30.0
 """Duration of a slow step, in seconds."""
+STEP_LOG_SIZE = 1 << 22
+"""Bytes: enough for all steps of a life."""
 CLOCK_JUMPS = (-10.0, 3600.0)
 """Jumps of the clock, in seconds."""
 
@@ -68,6 +70,8 @@ class Life:
         self._may_fail: set[str] = set()
         """Requests that may end with an error: they failed, or were alone in a step that did."""
         self._num_failed_steps = self._num_lost_results = 0
+        self._went_back = False
+        """Whether the clock has jumped back. Then latencies do not add up."""
         self._stems = [self._random_tokens(self._rng.randint(1, 40)) for _ in range(3)]
         self._requests = self._driver.requests
         self._tokens = self._driver.tokens
@@ -128,12 +132,15 @@ class Life:
             max_inflight=settings.max_inflight,
             num_stages=settings.num_stages,
             speculation=None if settings.drafting is None else settings.drafting.limits,
+            step_log_size=STEP_LOG_SIZE,
         )
 
     def _pass_time(self) -> None:
         self._driver.now += self._rng.choice([0.001, 0.01, 0.01, 0.5])
         if self._faults.rng.random() < self._faults.rate / 4:
-            self._driver.now += self._faults.rng.choice(CLOCK_JUMPS)
+            jump = self._faults.rng.choice(CLOCK_JUMPS)
+            self._went_back |= jump < 0
+            self._driver.now += jump
             self._say(f"the clock jumps to {self._driver.now:.3f}")
 
     def _random_tokens(self, count: int) -> list[int]:
@@ -321,8 +328,21 @@ class Life:
             if self._reasons[name] is FinishReason.LENGTH:
                 assert len(got) == request.max_tokens, f"{name} ended too early"
                 assert got[-1] not in request.eos_token_ids
+            self._check_explanation(request)
             if self._reasons[name] is FinishReason.STOP:
                 assert request.num_generated_tokens == len(got), "tokens after the stop are counted"
+
+    def _check_explanation(self, request: Request) -> None:
+        assert self._core.log is not None and request.finished_time is not None
+        [found] = self._core.log.explain(request.engine_id, self._driver.now)
+        assert found.finish_reason == request.finish_reason
+        if not self._went_back:
+            latency = request.finished_time - request.arrival_time
+            parts = sum(seconds for _, seconds in found.causes)
+            assert abs(parts - latency) < 0.001, (
+                f"{request.engine_id}: its parts add up to {parts}, and it took {latency}"
+            )
+        assert all(seconds >= 0 for _, seconds in found.causes), f"{found}: a part is negative"
 
     def _outcome(self, num_turns: int) -> Outcome:
         return Outcome(

@@ -124,6 +124,7 @@ _PARSERS: Mapping[str, Callable[[str], int | None]] = {
     "kv_cache_memory": parse_size,
     "model_cache_size": _parse_size_or_zero,
     "optimization_level": _parse_level,
+    "step_log_size": _parse_size_or_zero,
 }
 
 

@@ -37,7 +37,7 @@ def add_key_flags(group: Any) -> None:
     group.add_argument(
         "--admin-key",
         metavar="KEY",
-        help="key for /debug/state and all other paths; without an admin key /debug/state does "
+        help="key for /debug/ and all other paths; without an admin key /debug/ does "
         f"not exist (default: ${ADMIN_VARIABLE})",
     )
 

@@ -11,8 +11,9 @@ from .ring import KeyHolder, KeyRing
 _PAGE = ("page.js", "swagger-ui/swagger-ui.css", "swagger-ui/swagger-ui-bundle.js")
 """Files of the page /docs. A browser that opens an address sends no key; see `docs_page`."""
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", "/docs", *(f"/docs/{n}" for n in _PAGE)})
-ADMIN_PATHS = frozenset({"/debug/state"})
-"""Paths for the admin key only, on a server that has one. On others they do not exist."""
+ADMIN_PREFIX = "/debug/"
+"""Beginning of the paths for the admin key only, on a server that has one. On others they do not
+exist."""
 
 
 class RequireKey:
@@ -30,7 +31,6 @@ class RequireKey:
     def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
         self._app = app
         self._keys = keys
-        self._admin_paths = ADMIN_PATHS if keys.has_admin else frozenset()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,7 +49,7 @@ class RequireKey:
     def _refusal(self, scope: Scope, holder: KeyHolder | None) -> APIError | None:
         # The router matches a path with a line end, too, as `$` of regular expressions does.
         path = get_route_path(scope).removesuffix("\n")
-        if path in self._admin_paths:
+        if self._keys.has_admin and path.startswith(ADMIN_PREFIX):
             if holder is not None and not holder.is_admin:
                 return APIError(403, "this path needs the admin key", code="admin_key_required")
         elif path in PUBLIC_PATHS or not self._keys.has_tenants:

@@ -85,6 +85,9 @@ class BlockPool:
         self._tokens: list[tuple[int, ...]] = [()] * num_blocks
         self._by_hash: dict[bytes, int] = {}
         self._journal: list[_Change] | None = None
+        self.num_taken = self.num_freed = 0
+        """How often a block became held, and how often it became available again."""
+        self._counts_before = (0, 0)
         for block in range(num_blocks):
             self._free.append(block)
 
@@ -127,12 +130,14 @@ class BlockPool:
             block = self._cached.first
             self._note(_Did.EVICT, block, self._cached.remove(block), self._forget_hash(block))
         self._ref_counts[block] = 1
+        self.num_taken += 1
         return block
 
     def share(self, block: int) -> None:
         """Add a holder to a block that is held or cached."""
         if self._ref_counts[block] == 0:
             self._note(_Did.REVIVE, block, self._cached.remove(block))
+            self.num_taken += 1
         else:
             self._note(_Did.SHARE, block)
         self._ref_counts[block] += 1
@@ -148,7 +153,9 @@ class BlockPool:
             self._ref_counts[block] -= 1
             if self._ref_counts[block]:
                 self._note(_Did.DROP, block)
-            elif self._hashes[block] is None:
+                continue
+            self.num_freed += 1
+            if self._hashes[block] is None:
                 self._free.append(block)
                 self._note(_Did.FREE, block)
             else:
@@ -183,6 +190,7 @@ class BlockPool:
         """Start to record changes, so that `rollback` can undo them."""
         assert self._journal is None
         self._journal = []
+        self._counts_before = self.num_taken, self.num_freed
 
     def confirm(self) -> None:
         """Keep all changes since `begin`."""
@@ -194,6 +202,7 @@ class BlockPool:
         for change in reversed(self._journal):
             self._undo(change)
         self._journal = None
+        self.num_taken, self.num_freed = self._counts_before
 
     def check(self, expected_ref_counts: Sequence[int]) -> None:
         """Raise AssertionError unless each block has one state and the expected reference count."""

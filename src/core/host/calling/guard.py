@@ -93,6 +93,16 @@ class Guard:
         self._failed_calls: list[int] = []  # numbers of the failed calls within the rule's window
 
     @property
+    def seconds(self) -> float:
+        """Seconds of all calls so far."""
+        return self._seconds
+
+    @property
+    def is_on_engine_thread(self) -> bool:
+        """Whether its calls delay the next step."""
+        return self._later is None
+
+    @property
     def stats(self) -> HookStats:
         return HookStats(
             plugin=self.source.plugin,

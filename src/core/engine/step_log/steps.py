@@ -1,0 +1,108 @@
+"""The last steps and the last requests that ended, as plain data in a bounded amount of memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from .ledger import Ledger
+
+STEP_BYTES = 500
+"""Size of a LoggedStep with empty tuples."""
+PAIR_BYTES, ITEM_BYTES = 100, 8
+"""Size of a pair in a tuple, and of another item."""
+LEDGER_BYTES = 2600
+"""Size of a ledger with its dictionaries and ids."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class LoggedStep:
+    """What one step did. Steps of the same requests share the tuple of their ids."""
+
+    step_id: int
+    planned_at: float
+    committed_at: float = 0.0
+    plan_seconds: float = 0.0
+    device_from: float = 0.0
+    """When the device began to compute it; 0 if nobody measured."""
+    device_to: float = 0.0
+    commit_seconds: float = 0.0
+    raised: bool = False
+    engine_ids: tuple[str, ...]
+    """The requests that it computed."""
+    num_tokens: int
+    prompts: tuple[tuple[str, int], ...] = ()
+    """The requests of which it computed more than one known token, and how many."""
+    num_cached: tuple[tuple[str, int], ...] = ()
+    """The requests that started, and the number of their tokens found in the prefix cache."""
+    num_drafts: tuple[int, ...] = ()
+    """Per request, the draft tokens that were verified; empty: none."""
+    num_accepted: tuple[int, ...] = ()
+    """Per request, the draft tokens that were accepted; empty: none."""
+    preempted: tuple[str, ...] = ()
+    """Requests that lost their blocks, to make room in this step."""
+    num_blocks_taken: int = 0
+    num_blocks_freed: int = 0
+    """Since the commit before this one."""
+    num_running: int = 0
+    num_waiting: int = 0
+    has_own_ids: bool = True
+    """Whether the step before it has another tuple of ids."""
+
+    @property
+    def num_bytes(self) -> int:
+        """About the memory that it needs."""
+        num_pairs = len(self.prompts) + len(self.num_cached)
+        num_items = len(self.num_drafts) + len(self.num_accepted) + len(self.preempted)
+        num_ids = len(self.engine_ids) if self.has_own_ids else 0
+        return STEP_BYTES + PAIR_BYTES * num_pairs + ITEM_BYTES * (num_items + num_ids)
+
+
+class Ring:
+    """Steps and ended requests, the oldest first. The oldest are dropped if there is no room."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._entries: deque[tuple[LoggedStep | Ledger, int]] = deque()
+        self._ended: dict[str, list[Ledger]] = {}
+        """Ended requests by their id in the answer."""
+
+    @property
+    def steps(self) -> Iterator[LoggedStep]:
+        """The steps, the newest first."""
+        return (entry for entry, _ in reversed(self._entries) if isinstance(entry, LoggedStep))
+
+    @property
+    def ended(self) -> Iterable[Ledger]:
+        """The requests that have ended, the oldest first."""
+        return (ledger for found in self._ended.values() for ledger in found)
+
+    def find(self, request_id: str) -> list[Ledger]:
+        """The ended requests with this id."""
+        return self._ended.get(request_id, [])
+
+    def add_step(self, step: LoggedStep) -> None:
+        """Add a step."""
+        self._add(step, step.num_bytes)
+
+    def add_ended(self, ledger: Ledger) -> None:
+        """Add a request that has ended."""
+        self._ended.setdefault(ledger.request_id, []).append(ledger)
+        self._add(ledger, LEDGER_BYTES)
+
+    def _add(self, entry: LoggedStep | Ledger, num_bytes: int) -> None:
+        self._entries.append((entry, num_bytes))
+        self._num_bytes += num_bytes
+        while self._num_bytes > self._max_bytes and len(self._entries) > 1:
+            oldest, num_bytes = self._entries.popleft()
+            self._num_bytes -= num_bytes
+            if isinstance(oldest, Ledger):
+                self._forget(oldest)
+
+    def _forget(self, ledger: Ledger) -> None:
+        known = self._ended[ledger.request_id]
+        known.remove(ledger)
+        if not known:
+            del self._ended[ledger.request_id]
