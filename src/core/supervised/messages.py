@@ -62,6 +62,13 @@ class Ready(Message, frozen=True):
     max_model_len: int
 
 
+class Died(Message, frozen=True):
+    """The engine can no longer compute, for example because a worker was killed. The process
+    ends."""
+
+    reason: str
+
+
 class Accepted(Message, frozen=True):
     number: int
     request_id: str
@@ -103,7 +110,7 @@ class Report(Message, frozen=True):
 
 
 ToEngine = Start | Submit | End | Ask | Stop
-FromEngine = Stage | Ready | NotStarted | Accepted | Refused | Scored | Outputs | Report
+FromEngine = Stage | Ready | NotStarted | Died | Accepted | Refused | Scored | Outputs | Report
 
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
