@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
@@ -79,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     A user's mistake prints one line on stderr and returns 1; wrong flags exit with status 2.
     """
     _open_standard_streams()
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # as a parent left it
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # so that it is known how children end
     try:
         args = make_parser().parse_args(argv)
         with _warnings_shown():

@@ -11,6 +11,19 @@ from ..core.shell.test_engine_shell import in_event_loop
 from .toy_process import toy_process, until
 
 
+@in_event_loop
+async def test_an_engine_that_lost_its_device_is_not_said_to_have_ended_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with toy_process() as engine:
+        with pytest.raises(EngineStoppedError):
+            async for _ in engine.generate([ord("E"), 2], SamplingParams(max_tokens=2)):
+                pass
+        await until(lambda: [r for r in caplog.records if r.msg == "engine_lost"])
+        [reason] = [vars(r)["reason"] for r in caplog.records if r.msg == "engine_lost"]
+        assert reason == "the device fell off the bus"
+
+
 @pytest.mark.parametrize("fault", ["crash", "loop"])
 @in_event_loop
 async def test_the_hook_that_ran_is_in_the_log_and_in_the_list_of_plugins(

@@ -89,6 +89,8 @@ class Child:
         """
         self.wait(END_SECONDS)
         status = self._process.poll()
+        if status == 0 and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            return "ended; how is unknown, because this process ignores SIGCHLD"
         return "still runs" if status is None else describe_status(status)
 
     def __enter__(self) -> Self:

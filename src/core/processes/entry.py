@@ -70,6 +70,7 @@ def _leave_signals_to_parent() -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how a worker ended
 
 
 if __name__ == "__main__":

@@ -150,9 +150,13 @@ class LocalEngine:
 
     # Requests
 
+    @property
+    def death(self) -> str | None:
+        """The reason why the engine can no longer compute; None while it can."""
+        return self._running()[1].death
+
     def check_accepting(self) -> None:
-        death = self._running()[1].death
-        if death is not None:
+        if (death := self.death) is not None:
             raise stopped_by(death)
         self.life.check_accepting()
 

@@ -36,6 +36,7 @@ from ..shell.output_stream import OutputStream
 from .messages import (
     Accepted,
     Ask,
+    Died,
     End,
     Explain,
     Explained,
@@ -138,6 +139,7 @@ class EngineProcess(asyncio.Protocol):
             self._board.beat()
             self._flush()
             if not self._engine.load().is_alive:
+                self._send(Died(self._running.death or "the engine was closed"))
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._left.wait(), BEAT_SECONDS)

@@ -36,6 +36,7 @@ from .crash_suspects import CrashSuspects
 from .messages import (
     Accepted,
     Ask,
+    Died,
     End,
     Explain,
     Explained,
@@ -94,7 +95,7 @@ class EngineLink(asyncio.Protocol):
         self.is_explained = False
         """Whether the engine is lost, and the request that is the cause is refused from now on."""
         self.blame = ""
-        """Why this side killed the process."""
+        """Why this side killed the process, or why the engine ends it."""
         self.open_requests: dict[int, RemoteStream] = {}
         self.at_end: tuple[RemoteStream, ...] = ()
         """The requests that were open when the engine was lost, or when it lost its device."""
@@ -339,6 +340,8 @@ class EngineLink(asyncio.Protocol):
             case Ready():
                 self._is_started = True
                 self.ready.set_result(message)
+            case Died(reason):
+                self.blame = self.blame or reason
             case NotStarted():
                 self.ready.set_exception(raised_by(message))
 

@@ -73,6 +73,13 @@ class Ready(Message, frozen=True):
     max_model_len: int
 
 
+class Died(Message, frozen=True):
+    """The engine can no longer compute, for example because a worker was killed. The process
+    ends."""
+
+    reason: str
+
+
 class Accepted(Message, frozen=True):
     number: int
     request_id: str
@@ -113,6 +120,7 @@ class Report(Message, frozen=True):
     requests: tuple[LiveRequest, ...] = ()
 
 
+<<<<<<< HEAD
 class Explained(Message, frozen=True):
     """The answer to Explain."""
 
@@ -122,6 +130,10 @@ class Explained(Message, frozen=True):
 
 ToEngine = Start | Submit | End | Ask | Explain | Stop
 FromEngine = Stage | Ready | NotStarted | Accepted | Refused | Scored | Outputs | Report | Explained
+=======
+ToEngine = Start | Submit | End | Ask | Stop
+FromEngine = Stage | Ready | NotStarted | Died | Accepted | Refused | Scored | Outputs | Report
+>>>>>>> hour
 
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode

@@ -64,6 +64,13 @@ def have_a_child(sock: socket.socket) -> None:
         echo(sock)
 
 
+def kill_a_child(sock: socket.socket) -> None:
+    """Kill a process, and send how it ended."""
+    with spawn(f"{__name__}:echo") as child:
+        os.kill(child.pid, signal.SIGKILL)
+        send(sock, child.describe_end().encode())
+
+
 def run_a_program(sock: socket.socket) -> None:
     """Run a program that knows nothing of its parent, and tell its number."""
     with subprocess.Popen(["sleep", "600"]) as program:

@@ -73,6 +73,20 @@ def test_the_end_of_a_child_is_seen_at_once_and_described(
         assert child.describe_end() == end
 
 
+def test_a_child_whose_end_the_system_does_not_report_is_not_called_a_success() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with start(targets.crash) as child:
+            assert child.wait(PATIENCE)
+            assert child.describe_end() == (
+                "ended; how is unknown, because this process ignores SIGCHLD"
+            )
+        with start(targets.kill_a_child) as child:
+            assert receive(child.sockets[0], PATIENCE) == b"killed by SIGKILL"
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_a_child_ignores_the_signals_of_a_service_manager() -> None:
     with start(targets.echo) as child:
         send(child.sockets[0], b"ready")
