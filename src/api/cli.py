@@ -18,22 +18,14 @@ from typing import NoReturn
 from ..core.errors import TokenmillError
 from ..core.log import EventFormatter
 from ..version import __version__
-<<<<<<< HEAD
-from .commands import completion, doctor, draft, generate, model, plugins, serve
-from .commands.bench import command as bench
-=======
 from .commands import completion, doctor, draft, generate, model, plugins, serve, why
->>>>>>> steplog
+from .commands.bench import command as bench
 from .commands.chat import command as chat
 from .commands.flags.parser import CommandParser
 from .commands.simulate import command as simulate
 from .http.log_output import log_handler
 
-<<<<<<< HEAD
-COMMANDS = (serve, generate, chat, plugins, simulate, bench, model, draft, doctor)
-=======
-COMMANDS = (serve, generate, chat, plugins, simulate, model, draft, doctor, why)
->>>>>>> steplog
+COMMANDS = (serve, generate, chat, plugins, simulate, bench, model, draft, doctor, why)
 
 
 def make_parser() -> CommandParser:

@@ -14,11 +14,8 @@ from typing import Any
 
 from ..config import EngineConfig
 from ..contract.client import Load
-<<<<<<< HEAD
-from ..contract.registry import Replica
-=======
 from ..contract.explanation import Explanation
->>>>>>> steplog
+from ..contract.registry import Replica
 from ..errors import EngineStoppedError, OverloadedError, TokenmillError
 from ..host.calling.running_calls import RunningCall, read_calls
 from ..interfaces import Progress

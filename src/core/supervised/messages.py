@@ -120,7 +120,6 @@ class Report(Message, frozen=True):
     requests: tuple[LiveRequest, ...] = ()
 
 
-<<<<<<< HEAD
 class Explained(Message, frozen=True):
     """The answer to Explain."""
 
@@ -129,11 +128,9 @@ class Explained(Message, frozen=True):
 
 
 ToEngine = Start | Submit | End | Ask | Explain | Stop
-FromEngine = Stage | Ready | NotStarted | Accepted | Refused | Scored | Outputs | Report | Explained
-=======
-ToEngine = Start | Submit | End | Ask | Stop
-FromEngine = Stage | Ready | NotStarted | Died | Accepted | Refused | Scored | Outputs | Report
->>>>>>> hour
+FromEngine = (
+    Stage | Ready | NotStarted | Died | Accepted | Refused | Scored | Outputs | Report | Explained
+)
 
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
