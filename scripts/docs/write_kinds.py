@@ -30,10 +30,7 @@ CHOSEN_BY = {
 def page() -> str:
     """The page with the table as the code is now."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    head = (
-        "| provides | kind | chosen by | runs in | suite | promise |",
-        "|---|---|---|---|---|---|",
-    )
+    head = ("| provides | kind | chosen by | runs in | suite |", "|---|---|---|---|---|")
     table = "\n".join((*head, *map(row, KINDS.values())))
     return f"{before}{BEGIN}\n{table}\n\n{END}{rest.partition(END)[2]}"
 
@@ -46,7 +43,6 @@ def row(kind: Kind[Any]) -> str:
         CHOSEN_BY.get(kind.choose, flag),
         RUNS[kind.runs],
         f"`{kind.suite.partition(':')[2]}`",
-        kind.tier,
     )
     return f"| {' | '.join(cells)} |"
 

@@ -21,10 +21,6 @@ if TYPE_CHECKING:  # only for type checkers: contracts are in the layer above
     from .contract.routing import Router
 
 P = TypeVar("P")
-Tier = Literal["stable", "provisional"]
-"""What is promised of a contract. Stable: until the next hook API there are only additions with
-defaults. Provisional: any minor version may change it, as the parts that compute do while GPUs are
-new to the engine. Their names are in `tokenmill.compute`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,8 +46,6 @@ class Kind(Generic[P]):
     """The hook through which the engine calls its providers; None: they are called directly."""
     switch: str | None = None
     """A setting that is on or off, and so chooses the provider that declares this value."""
-    tier: Tier = "stable"
-    """Whether its contract may change in a minor version; see Tier."""
     has_auto: bool = False
     """Whether "auto" means the first provider that has no `reasons_against` the model."""
 
@@ -126,7 +120,6 @@ DISTRIBUTED_EXECUTOR_BACKEND: Kind[Any] = Kind(
     does="where steps are computed",
     suite="executor.suite:ExecutorConformance",
     runs="device",
-    tier="provisional",
     needs=("reasons_against", "__call__"),
     has_auto=True,
     flag=setting(
@@ -143,7 +136,6 @@ ATTENTION_BACKEND: Kind[Any] = Kind(
     does="computation of attention",
     suite="attention.suite:AttentionConformance",
     runs="worker",
-    tier="provisional",
     needs=("reasons_against", "__call__"),
     has_auto=True,
     flag=setting(
@@ -161,7 +153,6 @@ LINEAR_BACKEND: Kind[Any] = Kind(
     does="matrix products, also with packed weights",
     suite="linear.suite:LinearConformance",
     runs="worker",
-    tier="provisional",
     needs=("reasons_against", "keeps", "__call__"),
     has_auto=True,
     flag=setting(
@@ -176,7 +167,6 @@ MODEL_IMPL: Kind[Any] = Kind(
     does="models of other architectures",
     suite="model.suite:ModelImplConformance",
     runs="worker",
-    tier="provisional",
     needs=("reasons_against", "__call__"),
     has_auto=True,
     flag=setting(
@@ -193,7 +183,6 @@ GRAMMAR_BACKEND: Kind[Any] = Kind(
     does="masks for answers that follow a grammar",
     suite="grammar.suite:GrammarConformance",
     runs="worker",
-    tier="provisional",
     needs=("reasons_against", "__call__"),
     has_auto=True,
     flag=setting(
@@ -299,7 +288,6 @@ WEIGHT_FORMAT: Kind[Any] = Kind(
     does="quantized weights of directories",
     suite="weight_format.suite:WeightFormatConformance",
     runs="worker",
-    tier="provisional",
     needs=("__call__",),
     choose="model",
 )
@@ -310,7 +298,6 @@ LOGITS_PROCESSOR: Kind[Any] = Kind(
     does="changes of logits, by arguments of the request",
     suite="logits.suite:LogitsProcessorConformance",
     runs="worker",
-    tier="provisional",
     needs=(
         "arguments",
         "example",

@@ -7,7 +7,6 @@ from typing import Any
 
 from ...core.contract.plugin_info import PluginDescription
 from ...core.host.listing import describe_plugin, discover_plugins
-from ...core.kinds import KINDS
 from .plugin_check import run_check
 from .plugin_list import print_details, print_plugins
 from .printing import print_json
@@ -93,7 +92,7 @@ def _check(args: argparse.Namespace) -> int:
 def _print_providers(found: PluginDescription) -> None:
     for provider in found.providers:
         also = f" (also: {', '.join(provider.aliases)})" if provider.aliases else ""
-        print(f"\n{provider.kind} {provider.name}{also}, {KINDS[provider.kind].tier} contract")
+        print(f"\n{provider.kind} {provider.name}{also}")
         if provider.doc:
             print("  " + provider.doc.splitlines()[0])
         for option in provider.options:
