@@ -87,7 +87,7 @@ def described(name: str, value: Any) -> Iterator[str]:
     yield name
     if isinstance(value, int | UnionType | GenericAlias):
         yield f"{name} is {value}"
-    elif isinstance(value, enum.EnumMeta):
+    elif inspect.isclass(value) and issubclass(value, enum.Enum):
         yield from (f"{name}.{one.name} is {one.value!r}" for one in value)
     elif inspect.isclass(value):
         if "__init__" in vars(value) and not getattr(value, "_is_protocol", False):
