@@ -57,6 +57,7 @@ docs: $(VENV)/installed-dev-$(KEY) ## generate the reference pages and build doc
 	$(BIN)/python scripts/docs/write_configuration.py
 	$(BIN)/python scripts/docs/write_api.py
 	$(BIN)/python scripts/docs/write_kinds.py
+	$(BIN)/python scripts/docs/write_names.py
 	$(BIN)/python scripts/docs/write_tuning.py
 	$(BIN)/python scripts/docs/write_models.py
 	$(BIN)/python scripts/docs/write_performance.py

@@ -20,7 +20,7 @@ from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress, no_progress
 from .core.processes.free_memory import return_free_memory
 from .core.shell.engine_shell import EngineShell
-from .core.shell.local_engine import EngineParts, LocalEngine, local_engine
+from .core.shell.local_engine import EngineParts, LocalEngine, local_engine, refuse_replicas
 from .core.supervised.client import supervised_engine
 
 if TYPE_CHECKING:
@@ -194,22 +194,6 @@ def describe_tokens(tokenizer: HFTokenizer, checkpoint: Checkpoint) -> GrammarSp
     )
 
 
-def _locate_model(config: EngineConfig, progress: Progress) -> Path:
-    from .backends.weights.default_model import find_default_model
-    from .backends.weights.hub.location import locate_model
-
-    if not config.model:
-        if config.revision is not None:
-            raise ConfigError("--revision needs --model ORG/NAME: the default model has none")
-        return find_default_model()
-    return locate_model(
-        config.model,
-        allow_download=config.allow_download,
-        progress=progress,
-        revision=config.revision,
-    )
-
-
 def _load_tokenizer(config: EngineConfig, model: Path, progress: Progress) -> HFTokenizer:
     from .backends.text.chat.given_template import read_chat_template
     from .backends.text.load import load_tokenizer
@@ -226,8 +210,10 @@ def _open_model(
     config: EngineConfig, backends: Backends, progress: Progress
 ) -> tuple[Checkpoint, ModelImpl]:
     from .backends.models.opening import open_model
+    from .backends.weights.hub.location import locate_configured_model
 
-    return open_model(_locate_model(config, progress), backends.models, config, backends.methods)
+    model = locate_configured_model(config, progress)
+    return open_model(model, backends.models, config, backends.methods)
 
 
 def _choose_backends(plugins: PluginHost, progress: Progress) -> Backends:
@@ -255,15 +241,6 @@ def build_engine(
     """An engine that has not been started. `warns`: log the settings without effect."""
     build = partial(build_parts, replica=replica)
     return local_engine(config, build, progress or no_progress, warns=warns)
-
-
-def refuse_replicas(config: EngineConfig) -> None:
-    """Raise ConfigError if the configuration has replicas: an engine in this process has none."""
-    if config.data_parallel_size > 1:
-        raise ConfigError(
-            f"--data-parallel-size {config.data_parallel_size} needs engine processes: use LLM, or "
-            "`tokenmill serve` without --no-engine-process"
-        )
 
 
 def build_supervised_engine(
@@ -301,9 +278,10 @@ def run_engine_process(control: socket.socket, logs: socket.socket) -> None:
 def _load_tokenizer_again(config: EngineConfig) -> HFTokenizer:
     """Load the tokenizer of an engine in another process, which has downloaded all files."""
     from .backends.weights.files.model_path import find_model
+    from .backends.weights.hub.location import locate_configured_model
 
     config = replace(config, allow_download=False)
-    model = _locate_model(config, no_progress)
+    model = locate_configured_model(config, no_progress)
     find_model(model)  # its errors about a wrong path are more precise than the tokenizer's
     tokenizer = _load_tokenizer(config, model, no_progress)
     return_free_memory()  # 12 MB, which only loading needed

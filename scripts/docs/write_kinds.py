@@ -30,7 +30,7 @@ CHOSEN_BY = {
 def page() -> str:
     """The page with the table as the code is now."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    head = ("| provides | kind | chosen by | runs in | suite |", "|---|---|---|---|---|")
+    head = ("| provides | kind | chosen by | runs in | tier | suite |", "|---|---|---|---|---|---|")
     table = "\n".join((*head, *map(row, KINDS.values())))
     return f"{before}{BEGIN}\n{table}\n\n{END}{rest.partition(END)[2]}"
 
@@ -42,6 +42,7 @@ def row(kind: Kind[Any]) -> str:
         f"`{kind.name.upper()}`",
         CHOSEN_BY.get(kind.choose, flag),
         RUNS[kind.runs],
+        kind.tier,
         f"`{kind.suite.partition(':')[2]}`",
     )
     return f"| {' | '.join(cells)} |"

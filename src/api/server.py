@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 
-from ..assembly import build_engine, build_supervised_engine, refuse_replicas
+from ..assembly import build_engine, build_supervised_engine
 from ..core.config import EngineConfig
 from ..core.contract.client import EngineClient
 from ..core.errors import EngineStoppedError
@@ -24,7 +24,7 @@ from ..core.interfaces import Progress
 from ..core.log import JsonFormatter
 from ..core.processes.free_memory import return_memory_regularly
 from ..core.shell.engine_shell import EngineShell
-from ..core.shell.local_engine import LocalEngine
+from ..core.shell.local_engine import LocalEngine, refuse_replicas
 from ..core.supervised.client import SupervisedEngine
 from .app import create_app, make_key_ring
 from .http.connections.connection import Connection

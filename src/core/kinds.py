@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # only for type checkers: contracts are in the layer above
     from .contract.routing import Router
 
 P = TypeVar("P")
+Tier = Literal["stable", "provisional"]
+"""The promise for a contract. stable: it changes only by additions with defaults. provisional: it
+may change in any minor version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,6 +38,9 @@ class Kind(Generic[P]):
     runs: Literal["engine", "device", "worker", "api"]
     """Process and thread of its providers: the engine thread or the device thread of the engine's
     process, the device thread of a worker, or the event loop of the API's process."""
+    tier: Tier = "provisional"
+    """The promise for the contract of its providers. All contracts in `tokenmill.compute` are
+    provisional."""
     needs: tuple[str, ...] = ()
     """Attributes that every provider must have."""
     choose: Literal["one", "all", "request", "model"] = "one"
@@ -79,6 +85,7 @@ SCHEDULER: Kind[Scheduler] = Kind(
     does="tokens of each request in a step",
     suite="policies.scheduler:SchedulerConformance",
     runs="engine",
+    tier="stable",
     needs=("schedule",),
     hook="schedule",
     switch="enable_chunked_prefill",
@@ -94,6 +101,7 @@ SCHEDULING_POLICY: Kind[SchedulingPolicy] = Kind(
     does="order of the waiting requests",
     suite="policies.scheduling_policy:SchedulingPolicyConformance",
     runs="engine",
+    tier="stable",
     needs=("key", "uses_priority"),
     flag=setting(
         None,
@@ -106,6 +114,7 @@ PREEMPTION_MODE: Kind[PreemptionMode] = Kind(
     does="which request gives up its KV blocks, and how",
     suite="policies.preemption:PreemptionConformance",
     runs="engine",
+    tier="stable",
     needs=("preempt", "modes"),
     hook="preempt",
     flag=setting(
@@ -199,6 +208,7 @@ SPECULATIVE_METHOD: Kind[SpeculativeMethod] = Kind(
     does="drafts of the next tokens",
     suite="policies.speculator:SpeculatorConformance",
     runs="worker",
+    tier="stable",
     needs=("propose",),
     hook="propose",
     flag=setting(
@@ -216,6 +226,7 @@ DRAFT_LENGTH: Kind[DraftLengthPolicy] = Kind(
     does="draft lengths",
     suite="policies.draft_length:DraftLengthConformance",
     runs="engine",
+    tier="stable",
     needs=("choose", "observe", "forget"),
     switch="speculative_adaptive",
     flag=setting(
@@ -230,6 +241,7 @@ TOOL_CALL_PARSER: Kind[ToolCallParser] = Kind(
     does="tool calls in answers",
     suite="parsers.suite:ToolCallParserConformance",
     runs="api",
+    tier="stable",
     needs=("reasons_against", "parse", "needs_special_tokens", "call_syntax"),
     has_auto=True,
     flag=setting(
@@ -245,6 +257,7 @@ REASONING_PARSER: Kind[ReasoningParser] = Kind(
     does="reasoning in answers",
     suite="parsers.suite:ReasoningParserConformance",
     runs="api",
+    tier="stable",
     needs=("reasons_against", "parse", "needs_special_tokens", "marks"),
     has_auto=True,
     flag=setting(
@@ -259,6 +272,7 @@ ROUTER: Kind[Router] = Kind(
     does="the replica of each request",
     suite="policies.router:RouterConformance",
     runs="api",
+    tier="stable",
     needs=("route", "forget"),
     flag=setting(
         None,
@@ -272,6 +286,7 @@ OBSERVER: Kind[object | None] = Kind(
     does="events, metrics, background tasks",
     suite="policies.observer:ObserverConformance",
     runs="engine",
+    tier="stable",
     choose="all",
 )
 ADMISSION: Kind[Admission | None] = Kind(
@@ -279,6 +294,7 @@ ADMISSION: Kind[Admission | None] = Kind(
     does="admission of requests",
     suite="policies.admission:AdmissionConformance",
     runs="engine",
+    tier="stable",
     needs=("admit",),
     hook="admit",
     choose="all",

@@ -161,15 +161,17 @@ def test_plugins_are_listed_one_per_row_where_nobody_sees_it_on_a_terminal() -> 
 
 def test_a_plugin_is_described() -> None:
     text = run_forked("plugins", "show", "chunked").stdout
-    assert "scheduler chunked" in text
+    assert "scheduler chunked" in text and "contract: stable" in text
     found = json.loads(run_forked("plugins", "show", "chunked", "--json").stdout)
     assert found["info"]["name"] == "chunked"
     assert found["providers"][0]["kind"] == "scheduler"
+    assert found["providers"][0]["tier"] == "stable"
 
 
 def test_plugins_show_says_what_an_attention_backend_lacks_on_this_machine() -> None:
     text = run_forked("plugins", "show", "flash-attn").stdout
     assert "on this machine:" in text and "FlashAttention 2: " in text
+    assert "contract: provisional" in text
 
 
 @pytest.mark.parametrize(

@@ -130,14 +130,18 @@ def test_everything_follows_from_the_row_and_the_suite(environment: dict[str, st
     }
     assert "--greeter NAME" in run("-m", "tokenmill", "serve", "--help=scheduling")
     listed = run("-m", "tokenmill", "plugins", "list")
-    assert any(line.split()[:2] == ["greeter", "plain*,"] for line in listed.splitlines())
+    rows = [line.split()[:3] for line in listed.splitlines()]
+    assert ["greeter", "provisional", "plain*,"] in rows
     shown = run("-m", "tokenmill", "plugins", "show", "acme-greeter")
     assert "the greeting" in shown and "Good day" in shown
     script = dedent(f"""
         import runpy
         print(runpy.run_path({str(ROOT / "scripts/docs/write_kinds.py")!r})["page"]())
     """)
-    assert "| greetings | `GREETER` | `--greeter` |" in run("-c", script)
+    assert "| greetings | `GREETER` | `--greeter` | engine, on its thread | provisional |" in run(
+        "-c", script
+    )
     checked = run("-m", "tokenmill", "plugins", "check", "--verbose", "acme-greeter", status=1)
     assert "TestGreeter::test_it_greets[loud] FAILED" in checked
     assert "TestGreeter::test_it_greets[plain]" in checked
+    assert "greeter 'plain': its contract is provisional" in checked

@@ -24,7 +24,7 @@ def print_plugins(infos: Sequence[PluginInfo]) -> None:
     else:
         print("No third-party plugin is installed.")
     print()
-    _print_table(("SLOT", "PROVIDERS (* chosen)"), _slots(infos))
+    _print_table(("SLOT", "TIER", "PROVIDERS (* chosen)"), _slots(infos))
     idle = [info.name for info in infos if info.state in ("available", "disabled")]
     if idle:
         print(f"\nnot enabled: {', '.join(idle)}")
@@ -55,14 +55,14 @@ def _sorted(infos: Iterable[PluginInfo]) -> list[PluginInfo]:
     return sorted(infos, key=key)
 
 
-def _slots(infos: Iterable[PluginInfo]) -> Iterable[tuple[str, str]]:
-    """Each slot with its providers."""
+def _slots(infos: Iterable[PluginInfo]) -> Iterable[tuple[str, str, str]]:
+    """Each slot with the tier of its contract and its providers."""
     found: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for info in infos:
         for provider in info.provides:
             kind, _, name = provider.partition(":")
             found[kind].append(_marked(name, provider, info))
-    return ((kind, ", ".join(names)) for kind, names in found.items() if names)
+    return ((kind, KINDS[kind].tier, ", ".join(names)) for kind, names in found.items() if names)
 
 
 def _offers(info: PluginInfo) -> str:

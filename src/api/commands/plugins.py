@@ -92,7 +92,7 @@ def _check(args: argparse.Namespace) -> int:
 def _print_providers(found: PluginDescription) -> None:
     for provider in found.providers:
         also = f" (also: {', '.join(provider.aliases)})" if provider.aliases else ""
-        print(f"\n{provider.kind} {provider.name}{also}")
+        print(f"\n{provider.kind} {provider.name}{also}, contract: {provider.tier}")
         if provider.doc:
             print("  " + provider.doc.splitlines()[0])
         for option in provider.options:

@@ -13,6 +13,8 @@ from ...core.errors import ConfigError
 from ...core.interfaces import Progress
 from ...core.kv_memory import longest_sequence
 from ..attention.base import AttentionSpec
+from ..choosing.auto import AutoBackend
+from ..linear.choice import AutoLinear
 from ..models.base import ModelImpl
 from ..running.memory_need import EMBEDDING, Keeping, available_memory
 from ..running.model_parts import Backends, choose_spec, keeping_of, layer_specs, linear_spec
@@ -214,7 +216,7 @@ def _group_of(name: str) -> str:
 
 def _chosen(backend: Any, spec: Any) -> ChosenBackend:
     """The backend that a class stands for; `auto` chooses one for the spec."""
-    if not hasattr(backend, "judge_all"):
+    if not isinstance(backend, AutoBackend | AutoLinear):
         return ChosenBackend(name=backend.name, others={})
     reasons = {name: tuple(found) for name, found in backend.judge_all(spec).items()}
     name = next(name for name, found in reasons.items() if not found)

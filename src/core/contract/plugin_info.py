@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
+from ..kinds import Tier
+
 PluginState = Literal["enabled", "available", "failed", "disabled"]
 
 
@@ -70,6 +72,7 @@ class ProviderInfo:
     """One provider: what a plugin offers under a name."""
 
     kind: str
+    tier: Tier
     name: str
     aliases: tuple[str, ...]
     doc: str

@@ -67,6 +67,7 @@ class Provider:
         """The provider with its options, for listings; its text is the factory's docstring."""
         return ProviderInfo(
             kind=self.kind,
+            tier=KINDS[self.kind].tier,
             name=self.name,
             aliases=self.aliases,
             doc=inspect.getdoc(self.factory) or "",

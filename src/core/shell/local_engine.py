@@ -18,7 +18,7 @@ from ..contract.events import Started, Stopping
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..engine.request import Request
-from ..errors import CONTAINED, InvalidRequestError
+from ..errors import CONTAINED, ConfigError, InvalidRequestError
 from ..host.calling.running_calls import show_calls
 from ..host.calling.watchdog import Watchdog
 from ..host.plugin_host import PluginHost
@@ -58,6 +58,15 @@ def local_engine(
 ) -> EngineShell:
     """An engine in this process, not started yet. `warns`: see EngineShell."""
     return EngineShell(config, LocalEngine(config, build, progress), warns=warns)
+
+
+def refuse_replicas(config: EngineConfig) -> None:
+    """Raise ConfigError if the configuration has replicas: an engine in this process has none."""
+    if config.data_parallel_size > 1:
+        raise ConfigError(
+            f"--data-parallel-size {config.data_parallel_size} needs engine processes: use LLM, or "
+            "`tokenmill serve` without --no-engine-process"
+        )
 
 
 class LocalEngine:

@@ -17,7 +17,7 @@ from ...core.kinds import KINDS
 from .fresh_import import FreshImport, import_afresh
 from .hosting import load_host
 from .installed import LoadedPlugin, find_plugin
-from .reporting import report_time
+from .reporting import report_finding, report_time
 
 MOST_SECONDS = 0.05
 """Maximum processor time that importing a plugin may add to the start of every command."""
@@ -51,9 +51,15 @@ class PackageConformance:
         """Every function that is marked as a hook has the name and arguments of a hook."""
         _check_hooks(_importable(plugin_name))
 
-    def test_it_registers(self, plugin_name: str) -> None:
+    def test_it_registers(self, plugin_name: str, request: pytest.FixtureRequest) -> None:
         """The hook `register` registers only providers that the registry accepts."""
-        _register(_importable(plugin_name))
+        for provider in _register(_importable(plugin_name)).providers():
+            if KINDS[provider.kind].tier == "provisional":
+                what = f"{provider.kind} {provider.name!r}"
+                report_finding(
+                    request,
+                    f"{what}: its contract is provisional, and may change in any minor version",
+                )
 
     def test_its_options_are_documented(self, plugin_name: str) -> None:
         """Every option has a help text: `tokenmill plugins show` prints it."""

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ....core.config import EngineConfig
 from ....core.errors import ConfigError
 from ....core.interfaces import Progress
 from ....core.log import get_logger
+from ..default_model import find_default_model
 from .complete import is_complete
 from .name import MAIN, HubName, cache_folder, files_in, find_snapshot, parse_hub_name
 
 log = get_logger("model")
+
+
+def locate_configured_model(config: EngineConfig, progress: Progress) -> Path:
+    """Return the path of the configured model, or of the default model if none is named."""
+    if config.model:
+        return locate_model(
+            config.model,
+            allow_download=config.allow_download,
+            progress=progress,
+            revision=config.revision,
+        )
+    if config.revision is not None:
+        raise ConfigError("--revision needs --model ORG/NAME: the default model has none")
+    return find_default_model()
 
 
 def locate_model(
