@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from .core.config import EngineConfig
 from .core.contract.client import STALL_SECONDS
 from .core.contract.registry import ONLY_REPLICA, Replica
-from .core.errors import ConfigError
 from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress, no_progress
 from .core.processes.free_memory import return_free_memory
@@ -72,7 +71,7 @@ def _build_parts(config: EngineConfig, host: PluginHost, progress: Progress) -> 
     tokenizer = _load_tokenizer(config, checkpoint.path, progress)
     made = make_grammars(host, describe_tokens(tokenizer, checkpoint))
     grammars, checker = made or (None, None)
-    spec = _executor_spec(config, host, backends, checkpoint, impl, grammars, progress)
+    spec = _executor_spec(config, host, backends, checkpoint, impl, grammars, tokenizer, progress)
     executor = make_executor(host, spec)
     _ = host.logits_processors  # built now: a request may use one that it does not name
     return EngineParts(executor=executor, tokenizer=tokenizer, plugins=host, grammars=checker)
@@ -85,6 +84,7 @@ def _executor_spec(
     checkpoint: Checkpoint,
     impl: ModelImpl,
     grammars: Grammars | None,
+    tokenizer: HFTokenizer,
     progress: Progress,
 ) -> ExecutorSpec:
     from .backends.execution.base import ExecutorSpec
@@ -93,7 +93,9 @@ def _executor_spec(
     return ExecutorSpec(
         config=config,
         progress=progress,
-        load=partial(_load_whole_model, config, host, backends, checkpoint, impl, grammars),
+        load=partial(
+            _load_whole_model, config, host, backends, checkpoint, impl, grammars, tokenizer
+        ),
         load_rank=f"{__name__}:load_rank",
         identify=partial(_identify, config, host, checkpoint),
         refuse_too_large=partial(refuse_model, checkpoint, config, backends, progress, impl),
@@ -129,7 +131,7 @@ def _load_rank(begin: Begin, host: PluginHost, progress: Progress) -> RankModel:
         # Not with the first grammar: llguidance stops all threads of the process meanwhile, on a
         # busy machine for seconds, and a worker without signs of life counts as hanging.
         grammars.prepare()
-    executor = _load_model(config, host, backends, part, impl, grammars, progress)
+    executor = _load_model(config, host, backends, part, impl, grammars, tokenizer, progress)
     if begin.size > 1:
         executor.info = replace(executor.info, num_parameters=count_parameters(checkpoint))
     identity = _identify(config, host, checkpoint)
@@ -162,6 +164,7 @@ def _load_model(
     checkpoint: Checkpoint,
     impl: ModelImpl,
     grammars: Grammars | None,
+    tokenizer: HFTokenizer,
     progress: Progress,
 ) -> ModelExecutor:
     """Load an opened model into this process."""
@@ -176,6 +179,7 @@ def _load_model(
         speculation=host.speculator,
         impl=impl,
         processors=host.logits_processors,
+        tokenizer=tokenizer,
         grammars=grammars,
     )
 
@@ -370,8 +374,9 @@ def inspect_model(config: EngineConfig, progress: Progress) -> ModelReport:
     backends = _choose_backends(host, progress)
     checkpoint, impl = _open_model(config, backends, progress)
     check_division(checkpoint, impl, config)
-    _load_tokenizer(config, checkpoint.path, progress)  # raises ConfigError if it is not supported
-    spec = _executor_spec(config, host, backends, checkpoint, impl, None, progress)
+    # Raises ConfigError if it is not supported.
+    tokenizer = _load_tokenizer(config, checkpoint.path, progress)
+    spec = _executor_spec(config, host, backends, checkpoint, impl, None, tokenizer, progress)
     executor, _ = choose_executor(host, spec)
     return inspect_model(checkpoint, config, backends, progress, impl, executor)
 

@@ -65,9 +65,39 @@ class Moody:
             logits_v[:] = -torch.inf if row.state == "silent" and is_late else logits_v
 
 
+class Dictated:
+    """Makes the answer begin with a text that the client gives."""
+
+    arguments = ("dictated",)
+    example: Mapping[str, Any] = {"dictated": "a"}
+    allows_drafts = True
+    always = False
+
+    @classmethod
+    def reasons_against(cls, spec: ProcessorSpec) -> list[str]:
+        return []
+
+    @classmethod
+    def check(cls, arguments: Mapping[str, Any]) -> None:
+        pass
+
+    def __init__(self, spec: ProcessorSpec) -> None:
+        self._tokenizer = spec.tokenizer
+
+    def begin(self, arguments: Mapping[str, Any]) -> list[int]:
+        return self._tokenizer.encode(arguments["dictated"], add_special_tokens=False)
+
+    def apply(self, logits_gv: torch.Tensor, rows: Sequence[ProcessedRow]) -> None:
+        for logits_v, row in zip(logits_gv, rows, strict=True):
+            place = len(row.token_ids) - row.num_prompt_tokens
+            if place < len(row.state):
+                logits_v[row.state[place]] = 1000.0
+
+
 class Moods:
     @hookimpl
     def register(self, registry: Registry) -> None:
+        registry.offer(kinds.LOGITS_PROCESSOR, "dictated", lambda: Dictated)
         registry.offer(kinds.LOGITS_PROCESSOR, "moody", lambda: Moody)
 
 
@@ -118,6 +148,11 @@ def test_no_ngram_comes_twice_and_drafts_change_no_token(http: httpx.Client, rea
     exempt = plain["choices"][0]["token_ids"]
     wish = {"ngram_size": 3, "whitelist_token_ids": exempt}
     assert tell(http, vllm_xargs=wish)["choices"][0]["token_ids"] == exempt
+
+
+def test_a_processor_knows_the_tokens_of_a_text(http: httpx.Client) -> None:
+    text = " Grüße from Trondheim!"
+    assert tell(http, vllm_xargs={"dictated": text})["choices"][0]["text"].startswith(text)
 
 
 def test_reasoning_ends_after_its_budget_and_drafts_change_no_token(

@@ -18,6 +18,7 @@ from tokenmill.core.shell.checking import check_ids
 from tokenmill.core.shell.new_core import fit_max_model_len, make_core
 from tokenmill.core.shell.new_requests import make_requests
 from tokenmill.testing.engine_driver import EngineDriver
+from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
 from .chosen import backends_of
 
@@ -41,6 +42,7 @@ def make_driver(
         impl=impl,
         grammars=grammars,
         processors=plugins.logits_processors,
+        tokenizer=ToyTokenizer(checkpoint.config.vocab_size),
     )
     max_model_len = fit_max_model_len(config, executor.info)
     return EngineDriver(make_core(config, executor.info, plugins, max_model_len), executor)

@@ -25,6 +25,7 @@ FOLDERS = {
     "cost-aware": EXAMPLES / "plugin-cost-aware-preemption",
     "sdpa": EXAMPLES / "plugin-sdpa-attention",
     "fair-queueing": EXAMPLES / "plugin-fair-queueing",
+    "granite": EXAMPLES / "plugin-granite-reasoning",
     "suffix-automaton": EXAMPLES / "plugin-suffix-automaton",
 }
 SETTINGS = """

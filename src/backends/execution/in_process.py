@@ -13,7 +13,7 @@ import torch
 from ...core.config import EngineConfig
 from ...core.errors import ConfigError, DeviceError
 from ...core.host.logits_processors import LogitsProcessors
-from ...core.interfaces import Computation, ModelInfo, Progress
+from ...core.interfaces import Computation, ModelInfo, Progress, Tokenizer
 from ...core.log import get_logger
 from ...core.plan import StepPlan, StepResult
 from ...core.processes.free_memory import return_free_memory
@@ -85,14 +85,15 @@ class ModelExecutor:
         speculation: Speculation | None = None,
         impl: ModelImpl | None = None,
         processors: LogitsProcessors | None = None,
+        tokenizer: Tokenizer | None = None,
         grammars: Grammars | None = None,
     ) -> Self:
         """Make an executor: check the configuration, then read the weights.
 
         `swaps`: reserve host memory for swapped requests. `speculation`: drafts tokens. `impl`:
         runs the model; None: what `backends` choose for a model without files. `processors`:
-        change the logits of requests that ask for it. `grammars`: follow the answers of
-        constrained requests.
+        change the logits of requests that ask for it; they need the `tokenizer`. `grammars`: follow
+        the answers of constrained requests.
         Raises ConfigError for a model, device, precision, amount of memory, draft model or logits
         processor that cannot work.
         """
@@ -115,7 +116,6 @@ class ModelExecutor:
         )
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
         info = _describe(checkpoint, parts, layout, num_blocks, speculation)
-        logits = ProcessorSpec(vocab_size=info.vocab_size, device=spec.device)
         _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
         progress(WARM_UP, 1.0)
         own = parts.decoder
@@ -127,6 +127,13 @@ class ModelExecutor:
             return cls(info, stage_runner, single_thread, expert_load=load)
         model = parts.step_model(cache)
         graphs = capture_graphs(parts, cache, sizes, progress) if sizes else None
+        processing = None
+        if processors is not None:
+            assert tokenizer is not None, "logits processors get the tokenizer"
+            own_spec = ProcessorSpec(
+                vocab_size=info.vocab_size, tokenizer=tokenizer, device=spec.device
+            )
+            processing = LogitsProcessing(processors, own_spec)
         runner = ModelRunner(
             parts.decoder,
             parts.attention,
@@ -134,7 +141,7 @@ class ModelExecutor:
             model or graphs,
             None if speculation is None else speculation.propose,
             needs_hidden_states=speculation is not None and speculation.needs_hidden_states,
-            processing=LogitsProcessing(processors, logits),
+            processing=processing,
             grammars=grammars,
         )
         draft_runner = None

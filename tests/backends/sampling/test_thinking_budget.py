@@ -9,15 +9,21 @@ import torch
 
 from tokenmill.backends.sampling.processing.base import ProcessedRow, ProcessorSpec
 from tokenmill.backends.sampling.processing.thinking_budget import ThinkingBudget
+from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
 WORD, OPEN, CLOSE, LATE = 1, [7], [8, 9, 8, 2], 5
 PROMPT = [*OPEN, *CLOSE, WORD]
 """An earlier turn had a reasoning, too."""
 
 
+def spec_of(vocab_size: int) -> ProcessorSpec:
+    tokenizer = ToyTokenizer(vocab_size)
+    return ProcessorSpec(vocab_size=vocab_size, tokenizer=tokenizer, device=torch.device("cpu"))
+
+
 def generate(budget: int, *, is_open: bool, wanted: dict[int, int], count: int = 12) -> list[int]:
     """The answer of a model that wants WORD everywhere but at these places of the answer."""
-    processor = ThinkingBudget(ProcessorSpec(vocab_size=10, device=torch.device("cpu")))
+    processor = ThinkingBudget(spec_of(10))
     limit = {"max_tokens": budget, "start": OPEN, "end": CLOSE, "is_open": is_open}
     arguments: Any = {"thinking_budget": limit}
     ThinkingBudget.check(arguments)
@@ -56,6 +62,6 @@ def test_an_end_that_has_begun_is_completed() -> None:
 
 
 def test_ids_outside_the_vocabulary_end_the_request_alone() -> None:
-    processor = ThinkingBudget(ProcessorSpec(vocab_size=3, device=torch.device("cpu")))
+    processor = ThinkingBudget(spec_of(3))
     with pytest.raises(ValueError, match="not in the vocabulary"):
         processor.begin(ThinkingBudget.example)

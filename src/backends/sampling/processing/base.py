@@ -12,13 +12,18 @@ from typing import Any, Protocol
 import torch
 
 from ....core.contract.logits_processor import ProcessorClass
+from ....core.interfaces import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorSpec:
-    """The logits that a processor gets. They are float32."""
+    """The logits that a processor gets, and the model's tokens. Logits are float32."""
 
     vocab_size: int
+    """Logits of a row. The tokenizer may have fewer tokens."""
+    tokenizer: Tokenizer
+    """The model's: `encode` and `token_bytes` say which tokens a text is, and the reverse. Look up
+    what is needed in `__init__` or `begin`: `apply` is on the way of every token."""
     device: torch.device
 
 

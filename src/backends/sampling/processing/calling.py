@@ -33,11 +33,8 @@ class _Watched:
 class LogitsProcessing:
     """The processors of one model. Raises ConfigError if one cannot serve it."""
 
-    def __init__(self, found: LogitsProcessors | None, spec: ProcessorSpec) -> None:
-        """`found`: None if there are none."""
+    def __init__(self, found: LogitsProcessors, spec: ProcessorSpec) -> None:
         self._processors: list[_Watched] = []
-        if found is None:
-            return
         for name, made in found.classes.items():
             kind: Any = made  # the class of a LogitsProcessor
             reasons = kind.reasons_against(spec)

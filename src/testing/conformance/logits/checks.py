@@ -13,10 +13,13 @@ import torch
 
 from ....backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
 from ....core.read_only_collections import ReadOnlyList
+from ...toy_tokenizer import ToyTokenizer
 
 VOCAB_SIZE = 64
 """Small, so that tokens repeat."""
-SPEC = ProcessorSpec(vocab_size=VOCAB_SIZE, device=torch.device("cpu"))
+SPEC = ProcessorSpec(
+    vocab_size=VOCAB_SIZE, tokenizer=ToyTokenizer(VOCAB_SIZE), device=torch.device("cpu")
+)
 LENGTHS = ((1, 0), (1, 1), (5, 3), (2, 40), (30, 200))
 """Lengths of the sequences: tokens of the prompt, and of the answer."""
 ODD_VALUES: Sequence[Any] = (
