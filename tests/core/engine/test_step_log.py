@@ -188,18 +188,25 @@ def test_a_limit_of_a_wrapper_and_a_pause_of_the_scheduler_are_told_apart() -> N
 
 
 def test_a_request_refused_while_its_open_plan_runs_waits_from_the_plans_end() -> None:
-    bench = Clock(num_blocks=3, max_inflight=2, watermark_blocks=0)
-    bench.ask("a", 7, max_tokens=4)
-    bench.plan()
-    bench.now = 1.0
-    bench.commit()
+    def pausing(step: StepView) -> None:
+        for request in [*step.running, *step.waiting]:
+            step.limit(request, 0 if (request.request_id, step.now) == ("a", 2.0) else 99)
+            step.schedule(request)
+
+    bench = Clock(schedule=pausing, max_inflight=2)
+    bench.ask("a", 4, max_tokens=9)
+    bench.ask("b", 4, max_tokens=9)
+    bench.take(1.0)
     bench.plan()
     bench.now = 2.0
-    bench.plan()
+    bench.plan()  # while the plan before it computes both
     bench.now = 4.0
     bench.commit()
-    found = bench.why("a")
-    assert sum(seconds for _, seconds in found.causes) == 4.0 == found.seconds
+    bench.now = 6.0
+    bench.commit()
+    bench.take(1.0)
+    assert bench.why("a").waiting == {Limit.PLUGIN: 2.0}
+    assert bench.why("b").waiting == {}
 
 
 def test_the_time_in_which_its_grammar_was_compiled_counts_as_waiting() -> None:
