@@ -52,7 +52,7 @@ from .core.contract.policy import (
     StepView,
     Victim,
 )
-from .core.contract.registry import PluginContext, Registry
+from .core.contract.registry import PluginContext, Registry, Replica
 from .core.contract.routing import ReplicaView, RoutedRequest, Router, least_loaded
 from .core.contract.speculation import (
     Draft,
@@ -106,6 +106,7 @@ __all__ = [
     "Refusal",
     "Refused",
     "Registry",
+    "Replica",
     "ReplicaView",
     "RequestOptions",
     "RequestView",

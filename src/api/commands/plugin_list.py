@@ -97,3 +97,5 @@ def _print_errors(infos: Iterable[PluginInfo]) -> None:
     for info in infos:
         if info.error:
             print(f"\n{info.name}: {info.error}")
+            if info.traceback:
+                print(info.traceback)

@@ -79,6 +79,8 @@ def _show(args: argparse.Namespace) -> int:
     )
     if found.info.error:
         print(f"  {found.info.error}")
+        if found.info.traceback:
+            print(f"\n{found.info.traceback}")
     if found.doc:
         print("\n" + found.doc)
     _print_providers(found)

@@ -50,6 +50,8 @@ class PluginInfo:
     hooks: tuple[str, ...] = ()
     """Hooks that it implements, in the order of the specs."""
     error: str | None = None
+    traceback: str = ""
+    """Of the exception in the plugin's code that made it fail to load, its own frames first."""
     failures: int = 0
     """Number of failures of its hooks since the start."""
 

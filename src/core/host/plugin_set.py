@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from traceback import format_exception
 
 from ..contract.plugin_info import PluginInfo, PluginState, Source, normalize
 from ..contract.registry import Provider, Registry, label
 from ..contract.start_calls import START_CALLS
 from ..errors import CONTAINED, PluginError, describe
 from ..suggest import did_you_mean, listed
+from ..tracebacks import plugin_frames_first
 from .discovery import (
     check_api,
     check_own_installation,
@@ -29,6 +31,17 @@ class LoadedPlugin:
     objects: list[object] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a plugin is left out."""
+
+    source: Source
+    message: str
+    """One line."""
+    traceback: str = ""
+    """Of an exception in the plugin's code, its own frames first; empty for other failures."""
+
+
 class PluginSet:
     """Finds, imports and registers plugins. Keeps their offers, and the errors of failed ones.
 
@@ -40,7 +53,7 @@ class PluginSet:
         self.manager = new_manager()
         self.registry = Registry()
         self.loaded: dict[str, LoadedPlugin] = {}
-        self.failed: dict[str, tuple[Source, str]] = {}
+        self.failed: dict[str, Failure] = {}
         self.policy_objects: dict[str, str] = {}
         """By slot: the name of the object that the program passed in to fill it."""
         self.sources: dict[str, Source] = {}
@@ -69,7 +82,9 @@ class PluginSet:
                 )
             self._adopt(import_plugin(installed), source)
         except PluginError as error:
-            self.failed[name] = source, str(error)
+            self.failed[name] = Failure(
+                source=source, message=str(error), traceback=_traceback_of(error.__cause__)
+            )
 
     def add(self, plugin: object) -> None:
         """Add a module or object of the embedding program. Raises PluginError.
@@ -104,12 +119,12 @@ class PluginSet:
         if not self.registry.has(kind, name) and self._may_still_load(plugin):
             self.load(plugin)
         if not self.registry.has(kind, name) and plugin in self.failed:
-            raise PluginError(self.failed[plugin][1])
+            raise PluginError(self.failed[plugin].message)
         return self.registry.find(
             kind,
             name,
             not_enabled=[p for p in self._installed if p not in self._seen()],
-            left_out=[message for _, message in self.failed.values()],
+            left_out=[one.message for one in self.failed.values()],
         )
 
     def register(self, provider: Provider, built: object, *, fills: str | None = None) -> None:
@@ -129,12 +144,12 @@ class PluginSet:
             if self.manager.is_registered(plugin):
                 self.manager.unregister(plugin)
         self.registry.withdraw(loaded.source)
-        self.failed[name] = loaded.source, message
+        self.failed[name] = Failure(source=loaded.source, message=message)
 
     def refuse_failures(self) -> None:
         """Raise PluginError with all failures, unless the settings have strict = false."""
         if self.settings.strict is not False and self.failed:
-            raise PluginError("; ".join(message for _, message in self.failed.values()))
+            raise PluginError("; ".join(one.message for one in self.failed.values()))
 
     def infos(self, *, chosen: Mapping[str, str]) -> tuple[PluginInfo, ...]:
         """Every plugin: loaded ones in order, then failed ones, then the other installed ones.
@@ -144,7 +159,13 @@ class PluginSet:
         rest = [p for name, p in self._installed.items() if name not in self._seen()]
         return (
             *(self._info(p.source, "enabled", chosen, p.objects) for p in self.loaded.values()),
-            *(self._info(s, "failed", chosen, error=error) for s, error in self.failed.values()),
+            *(
+                replace(
+                    self._info(one.source, "failed", chosen, error=one.message),
+                    traceback=one.traceback,
+                )
+                for one in self.failed.values()
+            ),
             *(
                 self._info(p.source, self._idle_state(p.source), chosen, error=p.conflict)
                 for p in rest
@@ -241,3 +262,9 @@ def enabled_plugins(plugins_file: str | None) -> PluginSet:
         known = [plugins]
     _shared[:] = known
     return known[0]
+
+
+def _traceback_of(cause: BaseException | None) -> str:
+    if cause is None:
+        return ""
+    return plugin_frames_first("".join(format_exception(cause))).rstrip("\n")

@@ -61,7 +61,7 @@ class LoadedPlugin:
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._plugins.load_enabled()
         if self.name in self._plugins.failed:
-            raise PluginError(self._plugins.failed[self.name][1])
+            raise PluginError(self._plugins.failed[self.name].message)
 
     @property
     def plugin(self) -> object:

@@ -213,6 +213,9 @@ def test_a_broken_plugin_is_left_out_and_shown_when_not_strict(packages: Package
         info = next(info for info in infos if info.name == "acme-broken")
         assert info.state == "failed"
         assert info.error is not None and "division by zero" in info.error
+        head, first, line, *_ = info.traceback.splitlines()
+        assert head.startswith("Traceback") and "acme_broken.py" in first and line == "    1 / 0"
+        assert info.traceback.endswith("ZeroDivisionError: division by zero")
     assert refusal(scheduler="acme-broken").startswith("plugin 'acme-broken' (acme-broken 1.0)")
     assert "Left out: plugin 'acme-broken'" in refusal(scheduler="acme")
 
