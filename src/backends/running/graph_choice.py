@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from ...core.config import EngineConfig
+from ...core.errors import describe
 from ...core.interfaces import Progress
 from ...core.log import get_logger
 from ...core.plan import Grant
@@ -35,6 +36,7 @@ _TOLERANCE = {torch.float32: 1e-3}
 _TOLERANCE_OF_HALF = 0.05
 """Maximum error of a logit, relative to the largest one. Splits of contexts differ, so sums do."""
 
+_EFFECT = "steps run without graphs, which is slower"
 _MAX_PADDED_TOKENS = 1 << 16
 """Maximum number of sequences in a graph times the length of the longest context, for backends
 whose graphs read that much."""
@@ -81,7 +83,8 @@ def capture_graphs(
 ) -> GraphedModel | None:
     """Capture graphs of these sizes, and compare each with the layers run one by one.
 
-    The cache is empty before and after. Returns None, and logs an error, if a graph is wrong.
+    The cache is empty before and after. Returns None, and logs an error, if a graph cannot be
+    captured or is wrong.
     `capture` captures one graph; None: as a CUDA graph.
     """
     started = time.monotonic()
@@ -89,16 +92,20 @@ def capture_graphs(
     decoder, attention, device = parts.decoder, parts.attention, parts.spec.device
     assert is_graphable(attention)
     plain = LayeredModel(decoder, attention, cache)
-    model = GraphedModel(
-        plain,
-        decoder,
-        attention,
-        sizes,
-        decoder.config.max_position_embeddings,
-        capture or CUDACapture(device),
-        device,
-        parts.spec.dtype,
-    )
+    try:
+        model = GraphedModel(
+            plain,
+            decoder,
+            attention,
+            sizes,
+            decoder.config.max_position_embeddings,
+            capture or CUDACapture(device),
+            device,
+            parts.spec.dtype,
+        )
+    except Exception as error:  # a driver or a package may refuse in any way
+        log.error("cuda_graphs_not_captured", reason=describe(error), effect=_EFFECT)
+        return None
     progress(STAGE, 0.8)
     wrong = _wrong_sizes(model, plain, cache, sizes, _tolerance(parts.spec.dtype))
     for tensor in cache.tensors:
@@ -108,8 +115,8 @@ def capture_graphs(
         log.error(
             "cuda_graphs_are_wrong",
             sizes=wrong,
-            effect="steps run without graphs, which is slower",
-            advice="please report it; --enforce-eager captures none",
+            effect=_EFFECT,
+            advice="please report it",
         )
         return None
     seconds = round(time.monotonic() - started, 1)

@@ -104,6 +104,20 @@ def test_a_wrong_graph_is_not_used(
     assert served.token_ids == [case.token_ids for case in cases[:3]]
 
 
+def test_without_graphs_the_engine_runs_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cases: list[ReferenceCase]
+) -> None:
+    def refuse(run: Callable[[], None]) -> Callable[[], None]:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graph_choice, "CUDACapture", lambda device: refuse)
+    monkeypatch.setattr(in_process, "_graph_sizes", sizes_of(SIZES))
+    served = serve(AMPLE, cases[:3])
+    (found,) = [r for r in caplog.records if r.msg == "cuda_graphs_not_captured"]
+    assert "not permitted" in vars(found)["reason"]
+    assert served.token_ids == [case.token_ids for case in cases[:3]]
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
