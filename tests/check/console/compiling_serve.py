@@ -16,6 +16,7 @@ from tokenmill.api import cli, server
 from tokenmill.backends.cpu.native.build import Toolchain, compile_product, find_compiler, products
 from tokenmill.backends.machine.compiling import BuildError, build_once
 from tokenmill.core.config import EngineConfig
+from tokenmill.core.contract.registry import Replica
 from tokenmill.core.interfaces import Progress
 from tokenmill.core.log import get_logger
 from tokenmill.core.shell.engine_shell import EngineShell
@@ -28,7 +29,9 @@ STAGE = "compiling CPU kernels"
 smallest = products()[0]
 
 
-def make_compiling_engine(config: EngineConfig, progress: Progress) -> EngineShell:
+def make_compiling_engine(
+    config: EngineConfig, progress: Progress, replica: Replica
+) -> EngineShell:
     try:
         compiler = find_compiler()
         tools = Toolchain(compiler=compiler, machine=platform.machine())
@@ -39,7 +42,7 @@ def make_compiling_engine(config: EngineConfig, progress: Progress) -> EngineShe
         build_once(LIBRARY, compile_library)
     except BuildError as error:
         get_logger("model").warning("cpu_kernels_not_built", error=str(error), instead="torch")
-    return make_engine(config, progress)
+    return make_engine(config, progress, replica)
 
 
 def run(control: socket.socket, logs: socket.socket) -> None:
