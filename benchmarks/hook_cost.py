@@ -79,6 +79,9 @@ class DirectCalls:
     def observes(self, event: type) -> bool:
         return event in self._listeners
 
+    def flush(self) -> None:
+        pass
+
     def emit(self, event: object) -> None:
         for listener in self._listeners.get(type(event), ()):
             listener(event)
@@ -100,6 +103,7 @@ class Relay:
         self.preempt = host.preempt
         self.observes = host.observes
         self.emit = host.emit
+        self.flush = host.flush
 
 
 class Bench:
