@@ -112,9 +112,13 @@ def group_sections(groups: Groups) -> Iterator[str]:
 
 def flag_groups(parser: argparse.ArgumentParser) -> Groups:
     return {
-        group.title or "": [a for a in group._group_actions if a.help and a.dest != "help"]
+        group.title or "": [a for a in group._group_actions if _is_shown(a)]
         for group in parser._action_groups
     }
+
+
+def _is_shown(action: argparse.Action) -> bool:
+    return bool(action.help) and action.help is not argparse.SUPPRESS and action.dest != "help"
 
 
 def flag_table(actions: Iterable[argparse.Action]) -> str:

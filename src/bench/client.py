@@ -72,13 +72,11 @@ class Server:
             connection = connection or await self._connect()
             async for part in connection.exchange(method, path, body, {**self.headers, **own}):
                 yield part
-        except (OSError, h11.RemoteProtocolError) as error:
+        except BaseException as error:
             if connection is not None:
                 connection.writer.close()
-            raise ServerError(f"{self.url}: {error or type(error).__name__}") from error
-        except BaseException:
-            if connection is not None:
-                connection.writer.close()
+            if isinstance(error, OSError | h11.RemoteProtocolError):
+                raise ServerError(f"{self.url}: {error or type(error).__name__}") from error
             raise
         if connection.is_reusable:
             self._idle.append(connection)

@@ -20,7 +20,7 @@ def test_what_was_promised_still_holds() -> None:
     found = broken(PROMISED, NOW)
     assert not found, (
         "this change breaks plugins (docs/plugins.md#two-tiers). Give an added argument a default, "
-        "keep the old name beside the new one, or raise HOOK_API and edit "
+        "keep the old name, too, or raise HOOK_API and edit "
         "tests/docs/stable_tier.txt by hand:\n" + "\n".join(found)
     )
 

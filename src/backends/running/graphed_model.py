@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -78,6 +78,8 @@ class GraphedModel:
         vocab_size = decoder.compute_logits(self._hidden_se[:1]).shape[1]
         self._logits_sv = torch.zeros((largest, vocab_size), device=device)
         self._hidden_re = self._hidden_se
+        self._metadata: list[Any] = []
+        """Graphs use memory in it."""
         attention.begin_capture(largest, max_model_len)
         self._replays = {
             size: self._capture(size, decoder, capture) for size in reversed(self._sizes)
@@ -116,9 +118,5 @@ class GraphedModel:
             self._hidden_se[:size].copy_(hidden_te)
             self._logits_sv[:size].copy_(decoder.compute_logits(hidden_te))
 
-        replay = capture(run)
-
-        def replay_and_keep(kept: object = metadata) -> None:
-            replay()
-
-        return replay_and_keep
+        self._metadata.append(metadata)
+        return capture(run)
