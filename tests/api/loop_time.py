@@ -20,6 +20,8 @@ class LoopTime:
     def __init__(self, served: Served) -> None:
         self.longest = 0.0
         """Seconds."""
+        self.total = 0.0
+        """Seconds of all callbacks together."""
         self._served = served
 
     def __enter__(self) -> Self:
@@ -33,7 +35,9 @@ class LoopTime:
                 return
             begun = time.thread_time()
             self._run(handle)
-            self.longest = max(self.longest, time.thread_time() - begun)
+            took = time.thread_time() - begun
+            self.longest = max(self.longest, took)
+            self.total += took
 
         asyncio.Handle._run = run  # type: ignore[method-assign]
         return self

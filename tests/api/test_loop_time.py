@@ -48,7 +48,7 @@ def test_a_body_in_chunks_of_one_byte_does_not_hold_up_the_event_loop(toy: Serve
     ):
         client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
         assert client.recv(12) == b"HTTP/1.1 400"
-    assert loop_time.longest < LONGEST
+    assert loop_time.longest < loop_time.total / 15, "parsed in one turn, or in a few"
 
 
 def test_what_takes_long_in_one_callback_is_noticed(toy: Served) -> None:

@@ -24,7 +24,7 @@ STALL_SECONDS = 30.0
 FIRST_PROBE_SECONDS = 0.05
 """Time after which a second write finds the reset that answered the first one."""
 PROBE_SECONDS = 5.0
-READ_BYTES = 8 << 10
+READ_BYTES = 4 << 10
 """Bytes that are parsed in one turn of the event loop. h11 takes a millisecond for 1 KB of chunks
 of one byte, and less for everything else."""
 _BUFFER = memoryview(bytearray(READ_BYTES))
