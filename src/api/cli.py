@@ -23,9 +23,10 @@ from .commands.bench import command as bench
 from .commands.chat import command as chat
 from .commands.flags.parser import CommandParser
 from .commands.simulate import command as simulate
+from .commands.tune import command as tune
 from .http.log_output import log_handler
 
-COMMANDS = (serve, generate, chat, plugins, simulate, bench, model, draft, doctor, why)
+COMMANDS = (serve, generate, chat, plugins, simulate, bench, tune, model, draft, doctor, why)
 
 
 def make_parser() -> CommandParser:
