@@ -17,7 +17,7 @@ from ..core.contract.client import EngineClient
 from ..core.errors import ConfigError, TokenmillError
 from ..core.host.answer_parsers import build_answer_parsers
 from ..core.suggest import near_and_known
-from . import operations
+from . import live, operations
 from .anthropic.messages import count_tokens, create_message
 from .http.answer_headers import AddHeaders
 from .http.docs_page import route as docs_page
@@ -91,7 +91,7 @@ def create_app(
         routes=[
             *ROUTES,
             *(ADMIN_ROUTES if keys.has_admin else ()),
-            *(docs_page.ROUTES if settings.ui else ()),
+            *((*docs_page.ROUTES, *live.ROUTES) if settings.ui else ()),
         ],
         middleware=_middleware(settings, keys),
         exception_handlers={

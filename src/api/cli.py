@@ -18,7 +18,7 @@ from typing import NoReturn
 from ..core.errors import TokenmillError
 from ..core.log import EventFormatter
 from ..version import __version__
-from .commands import completion, doctor, draft, generate, model, plugins, serve, why
+from .commands import completion, doctor, draft, generate, model, plugins, serve, top, why
 from .commands.bench import command as bench
 from .commands.chat import command as chat
 from .commands.flags.parser import CommandParser
@@ -26,7 +26,7 @@ from .commands.simulate import command as simulate
 from .commands.tune import command as tune
 from .http.log_output import log_handler
 
-COMMANDS = (serve, generate, chat, plugins, simulate, bench, tune, model, draft, doctor, why)
+COMMANDS = (serve, generate, chat, plugins, simulate, bench, tune, model, draft, doctor, top, why)
 
 
 def make_parser() -> CommandParser:

@@ -17,6 +17,7 @@ from ..core.shell.checking import check_prompt_text
 from ..core.shell.home import DRAINING
 from ..version import __version__
 from .http.errors import APIError, shutting_down
+from .http.live_page import FILES
 from .openai.context import AppContext, context_of
 from .openai.conversation import encode_conversation
 from .openai.reading.bodies import DetokenizeBody, TokenizeBody
@@ -49,9 +50,11 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def index(request: Request) -> Response:
-    """A list of the server's paths, as text."""
+    """The live page for browsers; for other clients a list of the server's paths, as text."""
     context = context_of(request)
-    model, page = context.engine.model_name, "  /docs" if context.settings.ui else ""
+    if context.settings.ui and "text/html" in request.headers.get("accept", ""):
+        return await FILES.page(request)
+    model, page = context.engine.model_name, "  /docs  /live" if context.settings.ui else ""
     return PlainTextResponse(INDEX.format(version=__version__, model=model, page=page))
 
 

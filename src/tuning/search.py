@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 JOURNAL = "trials.log"
 MAX_REPEATS = 10
 """The sampler repeats settings; after so many times the wanted number the search ends."""
-_OPTUNA = "`tokenmill tune` needs optuna: pip install 'tokenmill[tune]'"
+_OPTUNA = "`tokenmill tune` needs optuna: pip install optuna"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

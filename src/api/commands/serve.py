@@ -91,7 +91,8 @@ def add_parser(subparsers: Any) -> None:
         "--ui",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="serve /docs, a page that shows the API in a browser (default: on)",
+        help="serve pages for browsers: /live shows what the server does, /docs the API "
+        "(default: on)",
     )
     group.add_argument(
         "--max-body-bytes",

@@ -50,7 +50,7 @@ class ServerSettings:
     root_path: str = ""
     """Prefix under which a proxy shows the server; requests may have it or not."""
     ui: bool = True
-    """Serve the page /docs."""
+    """Serve the pages /live and /docs."""
     log_requests: bool = False
     """Log an event for each request. Successful GET requests are logged at debug level."""
     strict_fields: bool = False

@@ -10,7 +10,8 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 
-from ..contract.client import LiveRequest, Load
+from ..contract.activity import Activity, LiveRequest
+from ..contract.client import Load
 from ..contract.events import Admitted, Planned, Refused, StepDone
 from ..contract.policy import Refusal
 from ..contract.speculation import SpeculationLimits
@@ -162,9 +163,22 @@ class EngineCore:
     def describe_live(self, now: float) -> tuple[LiveRequest, ...]:
         """The requests that have not ended, in order of arrival."""
         return tuple(
-            describe_live(request, now)
+            describe_live(request, now, self._limit_of(request))
             for request in sorted(self._queues, key=lambda r: r.sequence)
             if request.finish_reason is None
+        )
+
+    def _limit_of(self, request: Request) -> str | None:
+        return None if self.log is None else self.log.limit_of(request.engine_id)
+
+    def activity(self, after_step: int, now: float) -> Activity:
+        """What the engine does at `now`, with the steps after a step."""
+        return Activity(
+            requests=self.describe_live(now),
+            steps=() if self.log is None else self.log.activity(after_step, now),
+            blocks=self.pool.describe(),
+            host_blocks_used=self.host_pool.num_held,
+            host_blocks_total=self.host_pool.num_blocks,
         )
 
     def add(self, requests: Sequence[Request], now: float) -> None:

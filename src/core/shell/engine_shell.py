@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from ..config import EngineConfig
-from ..contract.client import EngineClient, LiveRequest, Load, RequestStream
+from ..contract.activity import Activity, LiveRequest
+from ..contract.client import EngineClient, Load, RequestStream
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..errors import EngineStoppedError
@@ -74,6 +75,8 @@ class RunningEngine(Protocol):
     async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
         """What the step log has of a request; None: of the `count` slowest ones."""
         ...
+
+    async def activity(self, after_step: int) -> tuple[Activity, ...]: ...
 
     def plugins(self) -> tuple[PluginInfo, ...]: ...
     def hook_stats(self) -> tuple[HookStats, ...]: ...
@@ -267,6 +270,10 @@ class EngineShell(EngineClient):
         self._life.home.check()
         found = self._served.complete(await self._started().explain(None, count))
         return tuple(sorted(found, key=lambda one: -one.seconds))[:count]
+
+    async def activity(self, after_step: int = -1) -> tuple[Activity, ...]:
+        self._life.home.check()
+        return await self._started().activity(after_step)
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         return self._started().plugins()

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import EngineConfig
-from ..contract.client import EngineClient, LiveRequest, Load
+from ..contract.activity import Activity, LiveRequest
+from ..contract.client import EngineClient, Load
 from ..contract.events import Started, Stopping
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
@@ -239,6 +240,13 @@ class LocalEngine:
         if log is None:
             return ()
         return log.slowest(count, now) if request_id is None else log.explain(request_id, now)
+
+    async def activity(self, after_step: int) -> tuple[Activity, ...]:
+        return (self.activity_now(after_step),)
+
+    def activity_now(self, after_step: int) -> Activity:
+        """What `activity` returns."""
+        return self._running()[1].core.activity(after_step, time.monotonic())
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         return self._running()[0].plugins.plugins()

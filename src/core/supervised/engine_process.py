@@ -40,6 +40,8 @@ from .messages import (
     End,
     Explain,
     Explained,
+    Observe,
+    Observed,
     Output,
     Outputs,
     Ready,
@@ -181,6 +183,8 @@ class EngineProcess(asyncio.Protocol):
                 self._report(message.number)
             case Explain(number, request_id, count):
                 self._send(Explained(number, self._running.explain_now(request_id, count)))
+            case Observe(number, after_step):
+                self._send(Observed(number, self._running.activity_now(after_step)))
             case Stop():
                 self._left.set()
 

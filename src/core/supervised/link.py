@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from ..config import EngineConfig
+from ..contract.activity import Activity
 from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.registry import Replica
@@ -37,6 +38,8 @@ from .messages import (
     End,
     Explain,
     Explained,
+    Observe,
+    Observed,
     Outputs,
     Ready,
     Report,
@@ -304,6 +307,13 @@ class EngineLink(asyncio.Protocol):
         assert isinstance(answer, Explained)
         return answer.found
 
+    async def activity(self, after_step: int) -> Activity:
+        """Ask the engine what it does."""
+        number = next(self._numbers)
+        answer = await self._call(number, Observe(number, after_step))
+        assert isinstance(answer, Observed)
+        return answer.found
+
     async def _call(self, number: int, message: Message) -> Message:
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._calls[number] = waiting
@@ -328,7 +338,13 @@ class EngineLink(asyncio.Protocol):
             case Scored(number, logprobs):
                 if (stream := self.open_requests.get(number)) is not None:
                     stream.scored += logprobs
-            case Accepted(number) | Refused(number) | Report(number) | Explained(number):
+            case (
+                Accepted(number)
+                | Refused(number)
+                | Report(number)
+                | Explained(number)
+                | Observed(number)
+            ):
                 waiting = self._calls.get(number)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)

@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 
+from ..contract.activity import Activity
 from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
@@ -103,6 +104,13 @@ class EngineSupervisor:
             with suppress(TimeoutError, TokenmillError):
                 return await asyncio.wait_for(link.explain(request_id, count), ANSWER_SECONDS)
         return ()
+
+    async def activity(self, after_step: int) -> Activity | None:
+        """What the engine does; None if it hangs or there is none."""
+        if (link := self.ready_link) is not None:
+            with suppress(TimeoutError, TokenmillError):
+                return await asyncio.wait_for(link.activity(after_step), ANSWER_SECONDS)
+        return None
 
     def render_metrics(self) -> bytes:
         """The metrics of all engines so far, and of this supervisor."""
