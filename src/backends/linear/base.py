@@ -78,7 +78,7 @@ class Embedding(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearCapabilities:
-    """Which of the optional methods a backend has."""
+    """The optional methods that a backend has."""
 
     builds: bool = False
     """A class method `build(spec, progress)`; see AttentionCapabilities."""

@@ -66,7 +66,7 @@ class OneAhead:
         return True
 
     def _launch(self) -> None:
-        """Open as many plans as allowed."""
+        """Open all plans that are allowed."""
         while self._may_launch() and (plan := self._steps.plan()) is not None:
             self._open.append((plan, self._steps.launch(plan)))
 

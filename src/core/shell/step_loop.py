@@ -184,7 +184,7 @@ class StepLoop:
                 await self._turn()
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # also those that a plugin invents: nobody would be answered
+        except BaseException as error:  # even one of a plugin's own: otherwise requests would hang
             log.exception("engine_died")
             self._die(f"the engine failed: {type(error).__name__}")
 

@@ -40,7 +40,7 @@ class StepTimes:
         if not smaller:
             return self._longest[min(self._longest)]
         nearest = max(smaller)
-        # A larger step takes at most as much time per token.
+        # A larger step takes no more time per token.
         growth = 2.0 ** (size - nearest)
         return max(growth * self._longest[nearest], *(self._longest[known] for known in smaller))
 

@@ -123,12 +123,12 @@ class EngineProcess(asyncio.Protocol):
             self._send(not_started(error, "the engine"))
         else:
             gc.collect()
-            gc.freeze()  # what stays: looking through it again takes as long as steps
+            gc.freeze()  # these objects stay: looking through them again takes as long as steps
             self._send(Ready(self._engine.info, self._engine.max_model_len))
             self._running.prepare_grammars()
             await self._beat()
             await self._engine.close()
-        self._transport.close()  # sends what is left
+        self._transport.close()  # sends the remaining messages
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), LAST_WORDS)
 

@@ -67,7 +67,7 @@ log = get_logger("engine")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetup:
-    """How to start an engine process, and what to call about its requests."""
+    """The settings of an engine process, and the functions to call about its requests."""
 
     target: str
     """Function of the child process, see `processes.child.spawn`."""

@@ -34,7 +34,7 @@ log = get_logger("engine")
 
 def count_parameters(checkpoint: Checkpoint) -> int:
     """Number of parameters of the whole model, as its files have them. Tied embeddings count once,
-    also if the head is quantized."""
+    even if the head is quantized."""
     tied = {HEAD} if checkpoint.config.tie_word_embeddings else set()
     names = set(checkpoint.tensor_names()) - tied
     return sum(checkpoint.stored(name).num_elements for name in names)

@@ -134,7 +134,7 @@ class MultiProcess:
             return  # `_receive` raises the reason
 
     def _finish(self, step: _Step) -> StepResult:
-        """Wait for the answers to a step. Those to earlier steps have been received."""
+        """Wait for the answers to a step. Answers to earlier steps have been received."""
         if self._unsent and self._unsent[0] is step:
             self._send(step)  # not under the lock: it may wait for the worker
             with self._lock:

@@ -83,7 +83,7 @@ class WorkerLink:
             self._receiver.receive()
 
     def describe_end(self) -> str:
-        """How the process ended, for example "killed by SIGSEGV"."""
+        """Return how the process ended, for example "killed by SIGSEGV"."""
         return self._child.describe_end()
 
     def kill(self) -> None:

@@ -21,7 +21,7 @@ that can compute nothing more."""
 
 
 class Rendezvous(msgspec.Struct, array_like=True, frozen=True):
-    """Where the ranks find each other: a store of torch, in a file or on a port."""
+    """The store of torch through which the ranks find each other, in a file or on a port."""
 
     host: str
     """Address that all ranks reach. They send messages to each other on the interface that reaches

@@ -37,7 +37,7 @@ _VARYING_ROPES = ("dynamic", "longrope")
 """Rotations whose frequencies depend on the longest sequence of a batch."""
 _MAX_MODULES = 4096
 _COUNTS = re.compile(r".*(layers?|experts?|n_layer|num_blocks)")
-"""Fields that count modules. transformers builds as many, however many a hostile file states."""
+"""Fields that count modules. transformers builds any number that a hostile file states."""
 
 
 class TransformersModels:

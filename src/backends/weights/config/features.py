@@ -23,7 +23,7 @@ class Norms(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """How an architecture differs from Llama in its computation. Files do not state it."""
+    """The differences of an architecture's computation from Llama's. Files do not state them."""
 
     norms: Norms = Norms.BEFORE
     norm_offset: float = 0.0

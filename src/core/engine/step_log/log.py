@@ -192,7 +192,7 @@ class StepLog:
         return tuple([explain(one, self.ring, now) for one in found])
 
     def limit_of(self, engine_id: str) -> Limit | None:
-        """What a live request waits for; None while it is computed."""
+        """The reason why a live request waits; None while it is computed."""
         ledger = self._live[engine_id]
         return ledger.limit if ledger.queue is None else self._queue.limit
 
