@@ -14,8 +14,7 @@ from ...core.errors import ConfigError, TokenmillError
 from .chat.transport import HTTPTransport
 from .explanations import explanation_text, parts_text
 from .flags.keys import ADMIN_VARIABLE
-from .printing import print_json
-from .tables import new_table, print_table
+from .printing import new_table, print_json, print_table
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 

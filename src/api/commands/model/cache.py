@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .sizes import size_text
-from .tables import new_table, print_table
+from ..printing import new_table, print_table, size_text
 
 
 def add_parser(verbs: Any) -> None:
@@ -42,7 +41,7 @@ def add_parser(verbs: Any) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from ...assembly import list_cached_models
+    from ....assembly import list_cached_models
 
     models = list_cached_models()
     if args.json:
@@ -64,14 +63,14 @@ def _print(models: list[Any]) -> None:
 
 
 def _remove(args: argparse.Namespace) -> int:
-    from ...assembly import remove_cached_models
+    from ....assembly import remove_cached_models
 
     remove_cached_models(args.names)
     return 0
 
 
 def _clear(args: argparse.Namespace) -> int:
-    from ...assembly import remove_cached_models
+    from ....assembly import remove_cached_models
 
     remove_cached_models(None)
     return 0

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ...core.errors import ConfigError
-from ...core.host.plugins_file import FILE_NAME
-from ...core.processes.child import describe_status
+from ....core.errors import ConfigError
+from ....core.host.plugins_file import FILE_NAME
+from ....core.processes.child import describe_status
 
 SUITE = "tokenmill.testing.suite"
 _PYTEST_USAGE_ERROR = 4

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tokenmill.api.cli import main
-from tokenmill.api.commands.plugin_list import print_details, print_plugins
+from tokenmill.api.commands.plugins.listing import print_details, print_plugins
 from tokenmill.core.contract.plugin_info import PluginInfo, PluginState
 from tokenmill.core.kinds import SLOTS
 

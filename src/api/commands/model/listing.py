@@ -6,9 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from .printing import print_json
-from .sizes import size_text
-from .tables import new_table, print_table
+from ..printing import new_table, print_json, print_table, size_text
 
 
 def add_parser(verbs: Any) -> None:
@@ -27,7 +25,7 @@ def add_parser(verbs: Any) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from ...assembly import list_local_models
+    from ....assembly import list_local_models
 
     models = list_local_models()
     if args.json:

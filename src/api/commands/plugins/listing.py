@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ...core.contract.plugin_info import PluginInfo
-from ...core.kinds import KINDS
-from .tables import new_table, print_table
+from ....core.contract.plugin_info import PluginInfo
+from ....core.kinds import KINDS
+from ..printing import new_table, print_table
 
 OWN = "tokenmill"
 """The distribution of the built-in plugins."""

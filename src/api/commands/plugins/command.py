@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ...core.contract.plugin_info import PluginDescription
-from ...core.host.listing import describe_plugin, discover_plugins
-from .plugin_check import run_check
-from .plugin_list import print_details, print_plugins
-from .printing import print_json
+from ....core.contract.plugin_info import PluginDescription
+from ....core.host.listing import describe_plugin, discover_plugins
+from ..printing import print_json
+from .check import run_check
+from .listing import print_details, print_plugins
 
 
 def add_parser(subparsers: Any) -> None:

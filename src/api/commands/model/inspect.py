@@ -8,18 +8,17 @@ from typing import Any
 
 import msgspec
 
-from ...core.errors import ConfigError
-from .flags.engine import engine_config, merge_model_argument
-from .progress import ProgressDisplay
-from .sizes import size_text
-from .tables import new_table, print_table
+from ....core.errors import ConfigError
+from ..flags.engine import engine_config, merge_model_argument
+from ..printing import new_table, print_table, size_text
+from ..progress import ProgressDisplay
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises ConfigError if the engine would refuse the model."""
     merge_model_argument(args)
     config = engine_config(args)
-    from ...assembly import inspect_model
+    from ....assembly import inspect_model
 
     with ProgressDisplay() as progress:
         report = inspect_model(config, progress)
