@@ -31,7 +31,7 @@ from .home import Life
 from .new_core import fit_max_model_len, make_core
 from .new_requests import make_requests
 from .output_stream import Completion, OutputStream
-from .step_loop import StepLoop, stopped_by
+from .steps.loop import StepLoop, stopped_by
 
 log = get_logger("engine")
 

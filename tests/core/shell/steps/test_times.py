@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tokenmill.core.contract.client import STALL_FACTOR
-from tokenmill.core.shell.step_times import StepTimes
+from tokenmill.core.shell.steps.times import StepTimes
 
 LONG, DECODE = 2048, 1
 

@@ -10,9 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ..engine.committing import RequestUpdate
-from ..plan import StepPlan, StepResult
-from .device_steps import DeviceSteps
+from ...engine.committing import RequestUpdate
+from ...plan import StepPlan, StepResult
+from .device import DeviceSteps
 
 Deliver = Callable[[Sequence[RequestUpdate]], None]
 

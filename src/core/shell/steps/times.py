@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..contract.client import STALL_FACTOR
+from ...contract.client import STALL_FACTOR
 
 MEMORY = 0.01
 """Fraction by which the expected duration of a step shrinks with each shorter step of its size."""

@@ -9,23 +9,23 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from ..engine.committing import RequestUpdate
-from ..engine.engine_core import EngineCore
-from ..engine.request import Request
-from ..errors import (
+from ...engine.committing import RequestUpdate
+from ...engine.engine_core import EngineCore
+from ...engine.request import Request
+from ...errors import (
     CONTAINED,
     DeviceError,
     EngineStoppedError,
     OverloadedError,
     RequestFailedError,
 )
-from ..interfaces import Executor
-from ..log import get_logger
-from ..outputs import FinishReason
-from ..processes.board import Board
-from .device_steps import DeviceSteps
-from .new_requests import engine_ids
-from .output_stream import Completion, OutputStream
+from ...interfaces import Executor
+from ...log import get_logger
+from ...outputs import FinishReason
+from ...processes.board import Board
+from ..new_requests import engine_ids
+from ..output_stream import Completion, OutputStream
+from .device import DeviceSteps
 from .overlap import OneAhead, OneByOne
 
 log = get_logger("engine")

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ..engine.committing import RequestUpdate
-from ..engine.engine_core import EngineCore
-from ..errors import CONTAINED, DeviceError
-from ..interfaces import Executor
-from ..log import get_logger
-from ..plan import StepPlan, StepResult, check_result
-from ..processes.board import Board
-from .step_times import StepTimes
+from ...engine.committing import RequestUpdate
+from ...engine.engine_core import EngineCore
+from ...errors import CONTAINED, DeviceError
+from ...interfaces import Executor
+from ...log import get_logger
+from ...plan import StepPlan, StepResult, check_result
+from ...processes.board import Board
+from .times import StepTimes
 
 log = get_logger("engine")
 
