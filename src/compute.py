@@ -44,8 +44,8 @@ from .backends.models.base import (
     ModelSpec,
     ReferenceRun,
 )
-from .backends.models.decoder import Decoder
-from .backends.models.native import NativeModels
+from .backends.models.native.decoder import Decoder
+from .backends.models.native.implementation import NativeModels
 from .backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
 from .backends.weights.checkpoint import Checkpoint
 from .backends.weights.config.features import Features

@@ -20,8 +20,8 @@ from ...core.log import get_logger
 from ...core.plan import Grant
 from ..attention.base import AttentionBackend, is_graphable
 from ..models.base import Model
-from ..models.decoder import Decoder
-from ..models.feed_forward import GatedNetwork
+from ..models.native.decoder import Decoder
+from ..models.native.feed_forward import GatedNetwork
 from ..state.input_batch import InputBatch, build_input_batch
 from ..state.kv_cache import KVCache
 from .graphed_model import Capture, CUDACapture, GraphedModel

@@ -22,7 +22,7 @@ from ...weights.huggingface.multimodal import text_fields
 from ...weights.quantization.methods import read_method
 from ...weights.sharding import Shard
 from ..base import LoadOptions, ModelSpec
-from ..loader import STAGE
+from ..native.loader import STAGE
 from . import attention
 from .divided import DividedCheckpoint, DividedModels, DivisionPlan, SumOverRanks
 from .independence import check_independence

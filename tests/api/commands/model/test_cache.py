@@ -12,7 +12,7 @@ import pytest
 from tests.backends.tiny_checkpoints import TARGET, write_model
 from tokenmill.api.cli import main, make_parser
 from tokenmill.api.commands.flags.engine import engine_config
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.models.opening import choose_model_impl, open_model
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError

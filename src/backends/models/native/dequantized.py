@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from ...core.log import get_logger
-from ..weights.packed import PackedWeights, StoredTensor
+from ....core.log import get_logger
+from ...weights.packed import PackedWeights, StoredTensor
 
 log = get_logger("model")
 

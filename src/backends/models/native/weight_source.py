@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import torch
 
-from ...core.errors import ConfigError
-from ..linear.base import LinearBackend, LinearSpec
-from ..weights.checkpoint import Checkpoint
-from ..weights.packed import PackedWeights, WeightFormat, Weights, stack
+from ....core.errors import ConfigError
+from ...linear.base import LinearBackend, LinearSpec
+from ...weights.checkpoint import Checkpoint
+from ...weights.packed import PackedWeights, WeightFormat, Weights, stack
 from .dequantized import Dequantized, dequantized
 
 W = TypeVar("W", torch.Tensor, Weights)

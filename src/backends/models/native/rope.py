@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..weights.config.rope_config import RopeConfig, RopeScaling
+from ...weights.config.rope_config import RopeConfig, RopeScaling
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from tokenmill.backends.cpu.native.library import load_library
 from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import EmbeddingTable, TorchLinear
-from tokenmill.backends.models.ends import Ends, load_ends
-from tokenmill.backends.models.weight_source import WeightSource
+from tokenmill.backends.models.native.ends import Ends, load_ends
+from tokenmill.backends.models.native.weight_source import WeightSource
 from tokenmill.backends.weights.packed import PackedWeights
 
 from .test_loader import CONFIG, Keeping, PackedCheckpoint

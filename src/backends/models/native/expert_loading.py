@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..linear.base import LinearBackend, Projection
-from ..linear.torch import Linear
-from ..weights.config.model_config import ExpertsConfig, ModelConfig
-from ..weights.packed import Weights
+from ...linear.base import LinearBackend, Projection
+from ...linear.torch import Linear
+from ...weights.config.model_config import ExpertsConfig, ModelConfig
+from ...weights.packed import Weights
 from .feed_forward import ClampedGate, Experts, GatedNetwork
 from .weight_source import WeightSource
 

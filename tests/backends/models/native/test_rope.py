@@ -10,7 +10,7 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from tokenmill.backends.models.rope import (
+from tokenmill.backends.models.native.rope import (
     attention_factor,
     build_rotary_table,
     inverse_frequencies,

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ..linear.base import Projection
-from ..weights.config.model_config import ModelConfig
-from .base import Attend
+from ...linear.base import Projection
+from ...weights.config.model_config import ModelConfig
+from ..base import Attend
 from .ends import Ends
 from .feed_forward import ExpertLoad, Experts, GatedNetwork
 from .rope import RotaryTable, rotate

@@ -9,12 +9,12 @@ import pytest
 import torch
 import transformers
 
-from tokenmill.backends.models.decoder import Decoder
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.decoder import Decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.interfaces import no_progress
 
-from .dense import compute_logits
+from ..dense import compute_logits
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,

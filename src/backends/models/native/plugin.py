@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...core import kinds
-from ...core.contract.hookspecs import hookimpl
+from ....core import kinds
+from ....core.contract.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from ...core.contract.registry import Registry
-    from .base import ModelImpl
+    from ....core.contract.registry import Registry
+    from ..base import ModelImpl
 
 TOKENMILL_API = (1, 1)
 
 
 def _native() -> type[ModelImpl]:
     """One decoder for the most common architectures, from safetensors and GGUF files."""
-    from .native import NativeModels
+    from .implementation import NativeModels
 
     return NativeModels
 

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import torch
 
-from ..linear.base import Embedding, LinearBackend, Projection
-from ..linear.torch import EmbeddingTable, Head
-from ..weights.config.model_config import ModelConfig
-from ..weights.packed import PackedWeights, Weights
+from ...linear.base import Embedding, LinearBackend, Projection
+from ...linear.torch import EmbeddingTable, Head
+from ...weights.config.model_config import ModelConfig
+from ...weights.packed import PackedWeights, Weights
 from .weight_source import WeightSource
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..linear.base import Projection
-from ..weights.config.model_config import ExpertsConfig
+from ...linear.base import Projection
+from ...weights.config.model_config import ExpertsConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,15 @@ from gguf import GGMLQuantizationType as Kind
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import Head, Linear, TorchLinear
-from tokenmill.backends.models.decoder import Decoder
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.decoder import Decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.weights.formats.gguf_blocks import gguf_weights
 from tokenmill.backends.weights.packed import PackedWeights, StoredTensor, WeightFormat, Weights
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
-from .. import tiny
-from .dense import compute_logits
+from ... import tiny
+from ..dense import compute_logits
 
 CONFIG = replace(tiny.CONFIG, vocab_size=64, max_position_embeddings=32, tie_word_embeddings=True)
 
@@ -239,7 +239,7 @@ def test_the_log_says_what_dequantizing_costs(caplog: pytest.LogCaptureFixture) 
 
 
 def test_pages_of_a_file_are_let_go_while_layers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenmill.backends.models.weight_source._RELEASED_BYTES", 1)
+    monkeypatch.setattr("tokenmill.backends.models.native.weight_source._RELEASED_BYTES", 1)
     checkpoint = ChangedCheckpoint({})
     load_decoder(
         checkpoint,

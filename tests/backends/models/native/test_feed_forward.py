@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from tokenmill.backends.linear.torch import Linear
-from tokenmill.backends.models.feed_forward import Experts, GatedNetwork
+from tokenmill.backends.models.native.feed_forward import Experts, GatedNetwork
 from tokenmill.backends.weights.config.model_config import ExpertsConfig
 
 CONFIG = ExpertsConfig(num_experts=5, num_active=2, intermediate_size=8, normalizes_shares=True)

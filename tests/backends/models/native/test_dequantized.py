@@ -7,8 +7,8 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 
 from tests.backends.cpu.weights import random_blocks
-from tokenmill.backends.models import dequantized as module
-from tokenmill.backends.models.dequantized import dequantized
+from tokenmill.backends.models.native import dequantized as module
+from tokenmill.backends.models.native.dequantized import dequantized
 
 
 @pytest.mark.parametrize("num_rows", [1, 40, 41])

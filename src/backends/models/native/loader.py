@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from ...core.interfaces import Progress
-from ..linear.base import LinearBackend, LinearSpec
-from ..linear.torch import TorchLinear
-from ..weights.checkpoint import Checkpoint
-from ..weights.config.features import Norms
-from ..weights.config.model_config import ModelConfig
-from ..weights.draft_vocabulary import DRAFT_TO_TARGET
-from ..weights.packed import Weights
+from ....core.interfaces import Progress
+from ...linear.base import LinearBackend, LinearSpec
+from ...linear.torch import TorchLinear
+from ...weights.checkpoint import Checkpoint
+from ...weights.config.features import Norms
+from ...weights.config.model_config import ModelConfig
+from ...weights.draft_vocabulary import DRAFT_TO_TARGET
+from ...weights.packed import Weights
 from .decoder import Decoder, DecoderLayer, RMSNorm, WholeNorm
 from .ends import load_ends
 from .expert_loading import load_experts

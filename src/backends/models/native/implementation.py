@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...core.errors import ConfigError
-from ..weights.checkpoint import Checkpoint, open_checkpoint
-from ..weights.gguf.checkpoint import GGUFCheckpoint
-from ..weights.gguf.config import find_row
-from ..weights.huggingface.checkpoint import SafetensorsCheckpoint
-from ..weights.huggingface.config import from_hf_config
-from .base import LoadOptions, ModelSpec
+from ....core.errors import ConfigError
+from ...weights.checkpoint import Checkpoint, open_checkpoint
+from ...weights.gguf.checkpoint import GGUFCheckpoint
+from ...weights.gguf.config import find_row
+from ...weights.huggingface.checkpoint import SafetensorsCheckpoint
+from ...weights.huggingface.config import from_hf_config
+from ..base import LoadOptions, ModelSpec
 from .decoder import Decoder
 from .loader import load_decoder
 
