@@ -71,6 +71,9 @@ class AttentionCapabilities:
     builds: bool = False
     """It has a class method `build(spec, progress)`, which compiles its kernels. It is called
     before `reasons_against`, so that the user sees progress. It may raise BuildError."""
+    reports: bool = False
+    """It has a class method `on_this_machine()`: one line for each thing that it finds or misses on
+    this machine, for any model. `tokenmill plugins show` prints them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +109,7 @@ class AttentionBatch:
 
 
 class AttentionBackend(Protocol):
-    """Computes causal attention over a paged KV cache.
-
-    A class may also have a class method `on_this_machine()`, which `tokenmill plugins show` calls:
-    what the backend lacks on this machine for any model, one line each.
-    """
+    """Computes causal attention over a paged KV cache."""
 
     name: str
     capabilities: AttentionCapabilities

@@ -96,8 +96,7 @@ class LinearCapabilities:
 class LinearBackend(Protocol):
     """Makes the projections of a model.
 
-    The caller dequantizes packed weights of formats that the backend does not keep. A class may
-    also have `on_this_machine()`; see AttentionBackend.
+    The caller dequantizes packed weights of formats that the backend does not keep.
     """
 
     name: str
