@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .backends.execution.identity import Identity
     from .backends.execution.in_process import ModelExecutor
     from .backends.execution.inspection import ModelReport
-    from .backends.execution.workers.messages import Begin
+    from .backends.execution.workers.messages import StartRank
     from .backends.execution.workers.worker import RankModel
     from .backends.grammar.checking import GrammarChecker
     from .backends.grammar.grammars import Grammars
@@ -101,35 +101,35 @@ def _executor_spec(
     )
 
 
-def load_rank(begin: Begin, progress: Progress) -> RankModel:
+def load_rank(start: StartRank, progress: Progress) -> RankModel:
     """Load one rank's part of the model in a worker process, from the rank and the configuration:
     see ExecutorSpec."""
     from .backends.execution.workers.division import prepare_process
 
-    prepare_process(begin)
-    host = PluginHost.load(begin.config, watches=False)
+    prepare_process(start)
+    host = PluginHost.load(start.config, watches=False)
     with host.naming_computing():
-        return _load_rank(begin, host, progress)
+        return _load_rank(start, host, progress)
 
 
-def _load_rank(begin: Begin, host: PluginHost, progress: Progress) -> RankModel:
+def _load_rank(start: StartRank, host: PluginHost, progress: Progress) -> RankModel:
     from .backends.execution.workers.division import count_parameters, divide
     from .backends.execution.workers.stages import StageExecutor
     from .backends.execution.workers.worker import RankModel
 
-    config = begin.config
+    config = start.config
     backends = _choose_backends(host, progress)
     checkpoint, impl = _open_model(config, backends, progress)
     # Only its tokens are needed: the file of a chat template may be on another machine.
     tokenizer = _load_tokenizer(replace(config, chat_template=None), checkpoint.path, progress)
     grammars, _ = _make_grammars(host, tokenizer, checkpoint)
-    part, impl, link = divide(checkpoint, impl, begin, progress)
+    part, impl, link = divide(checkpoint, impl, start, progress)
     if grammars is not None and part.config.has_head:  # this rank samples
         # Not with the first grammar: llguidance stops all threads of the process meanwhile, on a
         # busy machine for seconds, and a worker without signs of life counts as hanging.
         grammars.prepare()
     executor = _load_model(config, host, backends, part, impl, grammars, tokenizer, progress)
-    if begin.size > 1:
+    if start.size > 1:
         executor.info = replace(executor.info, num_parameters=count_parameters(checkpoint))
     identity = _identify(config, host, checkpoint)
     return RankModel(

@@ -45,7 +45,7 @@ from .messages import (
     Ready,
     Report,
     Scored,
-    Start,
+    StartEngine,
     Stop,
     Submit,
     decode_to_engine,
@@ -73,7 +73,7 @@ def run_engine(control: socket.socket, logs: socket.socket, make_engine: MakeEng
     with suppress(EOFError):
         board = receive_board(control)
         start = decode_to_engine(receive(control))
-        assert isinstance(start, Start)
+        assert isinstance(start, StartEngine)
         start.place.enter()
         forward_logs(logs, start.log_level)
         asyncio.run(_serve(control, board, start, make_engine))
@@ -82,7 +82,7 @@ def run_engine(control: socket.socket, logs: socket.socket, make_engine: MakeEng
 
 
 async def _serve(
-    control: socket.socket, board: Board, start: Start, make_engine: MakeEngine
+    control: socket.socket, board: Board, start: StartEngine, make_engine: MakeEngine
 ) -> None:
     loop = asyncio.get_running_loop()
     control.setblocking(False)
@@ -108,7 +108,7 @@ class EngineProcess(asyncio.Protocol):
         """Set when the client needs no more outputs."""
         self._closed = asyncio.Event()
 
-    async def run(self, start: Start, make_engine: MakeEngine) -> None:
+    async def run(self, start: StartEngine, make_engine: MakeEngine) -> None:
         """Start the engine, and serve it until the client leaves or the engine dies."""
         try:
             with StartLimit(start.config.plugin_start_timeout, self._board.show_plugin):

@@ -41,7 +41,7 @@ from .messages import (
     Ready,
     Report,
     Scored,
-    Start,
+    StartEngine,
     Stop,
     Submit,
     decode_from_engine,
@@ -133,7 +133,7 @@ class EngineLink(asyncio.Protocol):
             self._child = None
             raise
         setup = self._setup
-        self._send(Start(setup.config, current_level(), setup.replica, setup.place))
+        self._send(StartEngine(setup.config, current_level(), setup.replica, setup.place))
         return await self.ready
 
     async def _connect(self, control: socket.socket, logs: socket.socket) -> None:

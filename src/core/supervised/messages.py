@@ -22,7 +22,7 @@ from ..shell.checking import CheckedRequest
 # From the client
 
 
-class Start(Message, frozen=True):
+class StartEngine(Message, frozen=True):
     """The first message: build this engine."""
 
     config: EngineConfig
@@ -127,7 +127,7 @@ class Explained(Message, frozen=True):
     found: tuple[Explanation, ...]
 
 
-ToEngine = Start | Submit | End | Ask | Explain | Stop
+ToEngine = StartEngine | Submit | End | Ask | Explain | Stop
 FromEngine = (
     Stage | Ready | NotStarted | Died | Accepted | Refused | Scored | Outputs | Report | Explained
 )

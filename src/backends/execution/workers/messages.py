@@ -34,7 +34,7 @@ class Rendezvous(msgspec.Struct, array_like=True, frozen=True):
     """Prefix of this group's keys, so that groups stay apart. The port has no authentication."""
 
 
-class Begin(Message, frozen=True):
+class StartRank(Message, frozen=True):
     """The first message to a worker. The worker needs nothing else to load its model."""
 
     rank: int
@@ -76,7 +76,7 @@ class Raised(Message, frozen=True):
 FromWorker = Stage | Loaded | NotStarted
 
 encode = msgspec.msgpack.Encoder().encode
-decode_begin = msgspec.msgpack.Decoder(Begin).decode
+decode_start = msgspec.msgpack.Decoder(StartRank).decode
 decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
 decode_plan = msgspec.msgpack.Decoder(StepPlan).decode
 decode_result = msgspec.msgpack.Decoder(StepResult).decode
