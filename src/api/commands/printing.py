@@ -28,7 +28,7 @@ def new_table(*columns: str, right: Collection[str] = ()) -> Any:
 
 
 def print_table(table: Any) -> None:
-    """Print it as wide as the terminal, or without breaks if it is no terminal."""
+    """Print it as wide as the terminal, or without breaks if the output is no terminal."""
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else UNLIMITED).print(table)

@@ -93,7 +93,7 @@ class EngineShell(EngineClient):
         self._config = config
         self._warns = warns
         self.running = running
-        """The engine's place: a LocalEngine or a SupervisedEngine."""
+        """The engine, in this process or in others: a LocalEngine or a SupervisedEngine."""
         self._life = running.life
         self._served = ServedRequests(config.step_log_size)
 

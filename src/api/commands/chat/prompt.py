@@ -33,7 +33,7 @@ class Prompt(Protocol):
 
 
 def make_prompt(tell: Callable[[str], None]) -> Prompt:
-    """A prompt for a terminal. Without prompt_toolkit it is a plain one, and `tell` shows that."""
+    """A prompt for a terminal. Without prompt_toolkit it is a plain one, and `tell` reports it."""
     try:
         from prompt_toolkit import PromptSession  # noqa: F401
     except ImportError:

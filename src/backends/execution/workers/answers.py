@@ -91,7 +91,7 @@ class RankAnswers:
 
 
 def describe_failures(ranks: Iterable[int], answers: Iterable[Answer]) -> str | None:
-    """The ranks of these that failed to compute a step, as text; None if all succeeded."""
+    """The ranks that failed to compute a step, as text; None if all succeeded."""
     failures = [
         f"worker {rank}, whose step failed ({decode_raised(message).text})"
         for rank, (kind, message) in zip(ranks, answers, strict=True)

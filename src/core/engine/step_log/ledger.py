@@ -226,7 +226,7 @@ class Ledger:
         self.preemptions = (*self.preemptions, preemption)[-MAX_PREEMPTIONS:]
 
     def recover(self, now: float) -> None:
-        """All tokens that were computed before its preemption are computed again."""
+        """The tokens from before its preemption have been computed again."""
         self.settle(now)
         self.redo_until = 0
 
