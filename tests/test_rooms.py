@@ -18,7 +18,7 @@ BAD_IMPORTS = {
     ("core/engine/request.py", "import torch"): "core and the public module",
     ("plugin.py", "from .config import CompilationConfig"): "the package's layers",
     ("backends/execution/choice.py", "from .ray import options"): "tools are rooms",
-    ("core/engine/request.py", "from ..shell import step_loop"): "core's layers",
+    ("core/engine/request.py", "from ..shell import steps"): "core's layers",
     ("core/contract/policy.py", "from ..host import choice"): "core's layers",
     ("backends/weights/packed.py", "from ..running import runner"): "backends' layers",
     ("backends/text/plain_text.py", "from .tokenizer import HFTokenizer"): "no import cycles",

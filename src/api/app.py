@@ -78,8 +78,8 @@ def create_app(
     not run those of mounted apps: `FastAPI(lifespan=app.router.lifespan_context)`.
 
     `options` are fields of ServerSettings, and change `settings`:
-    `create_app(engine, api_keys=["secret"])`. `keys`: what `make_key_ring` made of the settings, if
-    the program reloads the key file.
+    `create_app(engine, api_keys=["secret"])`. `keys`: the result of `make_key_ring` for the
+    settings, if the program reloads the key file.
 
     Raises ConfigError for an unknown option, an empty key and a key file that cannot be used, and
     PluginError if the chosen parsers of answers cannot be built. With an engine that is not

@@ -18,10 +18,12 @@ from typing import NoReturn
 from ..core.errors import TokenmillError
 from ..core.log import EventFormatter
 from ..version import __version__
-from .commands import completion, doctor, draft, generate, model, plugins, serve, top, why
+from .commands import completion, doctor, draft, generate, serve, top, why
 from .commands.bench import command as bench
 from .commands.chat import command as chat
 from .commands.flags.parser import CommandParser
+from .commands.model import command as model
+from .commands.plugins import command as plugins
 from .commands.simulate import command as simulate
 from .commands.tune import command as tune
 from .http.log_output import log_handler

@@ -158,7 +158,7 @@ async def debug_state(request: Request) -> Response:
 
 
 async def slowest_requests(request: Request) -> Response:
-    """Where the time of the slowest live and recent requests went."""
+    """Explain where the time of the slowest live and recent requests went."""
     count = request.query_params.get("slowest", "20")
     if not count.isdecimal() or not 0 < int(count) <= MAX_SLOWEST:
         raise APIError(
@@ -168,7 +168,7 @@ async def slowest_requests(request: Request) -> Response:
 
 
 async def explain_request(request: Request) -> Response:
-    """Where the time of a live or recent request went, for each of its choices."""
+    """Explain where the time of a live or recent request went, for each of its choices."""
     engine, request_id = context_of(request).engine, request.path_params["name"]
     found = await engine.explain(request_id)
     if not found:

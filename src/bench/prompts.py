@@ -46,7 +46,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Which requests to make. Fields that another dataset uses have no effect."""
+    """The requests to make. Fields that another dataset uses have no effect."""
 
     name: str = "random"
     path: Path | None = None
@@ -94,7 +94,7 @@ def _random(of: Dataset, vocabulary: Vocabulary, rng: random.Random) -> list[Pro
 
 
 def _prefix_repetition(of: Dataset, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
-    """As many requests for each of `num_prefixes` prefixes; `input_len` tokens follow it."""
+    """Equally many requests for each of `num_prefixes` prefixes; `input_len` tokens follow it."""
     per_prefix = of.num_prompts // of.num_prefixes
     if not per_prefix:
         raise ConfigError(

@@ -16,7 +16,7 @@ from .prompts import Prompt
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """What was measured of one request. Times are in seconds."""
+    """The measurements of one request. Times are in seconds."""
 
     start: float
     """When it was sent, on the clock of `time.perf_counter`."""
@@ -38,7 +38,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is sent, and where."""
+    """The requests to send, and their destination."""
 
     server: Server
     endpoint: Endpoint

@@ -140,7 +140,7 @@ class EngineConfig:
     )
     override_generation_config: str | Mapping[str, object] | None = setting(
         None,
-        "sampling defaults that win over the model's, as JSON: max_new_tokens (also of chats), "
+        "sampling defaults that win over the model's, as JSON: max_new_tokens (for chats, too), "
         f"{', '.join(sampled_in(MODEL))}; example: "
         """'{"max_new_tokens": 512}'""",
         metavar="JSON",

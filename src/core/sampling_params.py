@@ -84,7 +84,7 @@ def sampled(default: Any, meaning: str, *places: str, alone: Any = None) -> Any:
 @checked_once("logit_bias", "extra_args")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How one request is sampled. Names and meanings are those of vLLM.
+    """The sampling of one request. Names and meanings are those of vLLM.
 
     The defaults here are not those of the model: its generation_config may set others, which
     `default_sampling_params` of the engine has.
@@ -96,7 +96,7 @@ class SamplingParams:
         1, "number of completions of the prompt; they share its KV cache", COMPLETIONS
     )
     max_tokens: Count | None = sampled(
-        16, "maximum number of generated tokens; None: as many as fit", *IN_CHAT
+        16, "maximum number of generated tokens; None: all that fit", *IN_CHAT
     )
     min_tokens: Count = sampled(
         0, "number of tokens before which neither a stop nor the model ends it", COMPLETIONS
@@ -157,7 +157,7 @@ class SamplingParams:
         None, "the same as `logprobs` for the tokens of the prompt", COMPLETIONS
     )
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31)] | None = sampled(
-        None, "leave this number of the prompt's tokens; -1: as many as fit; None: all", COMPLETIONS
+        None, "leave this number of the prompt's tokens; -1: all that fit; None: all", COMPLETIONS
     )
     truncation_side: Literal["left", "right"] = sampled(
         "left", "side that truncation drops: left keeps the end of the prompt", COMPLETIONS
@@ -169,7 +169,7 @@ class SamplingParams:
         1, "number of tokens after which a stream yields an output", COMPLETIONS
     )
     grammar: Grammar | None = None
-    """The answer follows this grammar and ends with it, also before `min_tokens`."""
+    """The answer follows this grammar and ends with it, even before `min_tokens`."""
     pooling: Pooling | None = None
     """Return an embedding of the prompt. Needs `max_tokens` 0, `n` 1 and no `prompt_logprobs`."""
     extra_args: Mapping[str, Any] | None = None

@@ -25,7 +25,7 @@ from ..core.sampling_params import SamplingParams
 from ..core.shell.checking import check_ids
 from ..core.shell.new_core import fit_max_model_len, make_core
 from ..core.shell.new_requests import make_requests
-from ..core.shell.step_loop import RETRY_SECONDS
+from ..core.shell.steps.loop import RETRY_SECONDS
 from ..testing.quiet_logs import quiet_logs
 from .outcome import Outcome, mean_ms, percentile_ms
 from .step_time import StepTimes

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from tokenmill.backends.models.loader import NORMS
+from tokenmill.backends.models.native.loader import NORMS
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.config.features import Norms
 from tokenmill.backends.weights.config.model_config import ExpertsConfig, ModelConfig

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.backends.random_weights import random_checkpoint
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.weights.config.features import Features
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress

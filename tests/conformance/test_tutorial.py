@@ -17,7 +17,7 @@ from tests.backends.weights.gguf_writing import write_gguf
 from tests.oracle.architectures import write
 from tokenmill.api.cli import make_parser
 from tokenmill.backends.linear.base import LinearSpec
-from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.models.opening import describe
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.answer_parsers import build_answer_parsers

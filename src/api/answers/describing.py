@@ -22,7 +22,7 @@ def for_template(
     chat: ChatFormat | None,
     role: Literal["system", "user"] = "system",
 ) -> tuple[Sequence[Message], Sequence[Message]]:
-    """The messages and tools for a chat template. Messages have as text what it cannot show.
+    """The messages and tools for a chat template. Parts that it cannot show become text.
 
     A message of this role describes the tools. Raises APIError (400) for calls in the messages that
     are not valid.

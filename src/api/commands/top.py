@@ -12,9 +12,8 @@ import msgspec
 from ...core.contract.activity import Activity, BlockState, StepActivity, count_blocks
 from ...core.contract.client import Load
 from ...core.errors import ConfigError
-from .printing import print_json
+from .printing import new_table, print_json
 from .running_server import add_server_flags, ask
-from .tables import new_table
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -11,9 +11,8 @@ import msgspec
 from ...core.contract.explanation import Explanation
 from ...core.errors import ConfigError
 from .explanations import explanation_text, parts_text
-from .printing import print_json
+from .printing import new_table, print_json, print_table
 from .running_server import add_server_flags, ask
-from .tables import new_table, print_table
 
 
 class _Answer(msgspec.Struct):

@@ -85,14 +85,14 @@ class Model(Protocol):
 
 
 def reference_of(model: Model) -> Reference | None:
-    """A model's `reference`; None if it has none."""
+    """A model's `reference`, or None."""
     reference: Reference | None = getattr(model, "reference", None)
     return reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What is known of a model before its weights are read."""
+    """The facts about a model that are known before its weights are read."""
 
     path: Path
     """A directory with config.json, or a GGUF file."""
@@ -118,7 +118,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """How a model is loaded."""
+    """The options with which a model is loaded."""
 
     products: LinearSpec
     """Type and device of the model."""

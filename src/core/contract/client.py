@@ -27,7 +27,7 @@ STALL_SECONDS = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How busy the engine is at this moment."""
+    """The load of the engine at this moment."""
 
     num_running: int
     num_waiting: int
@@ -186,7 +186,7 @@ class EngineClient(Protocol):
         ...
 
     def load(self) -> Load:
-        """How busy the engine is at this moment."""
+        """The load of the engine at this moment."""
         ...
 
     def live_requests(self) -> tuple[LiveRequest, ...]:
@@ -194,7 +194,7 @@ class EngineClient(Protocol):
         ...
 
     async def explain(self, request_id: str) -> tuple[Explanation, ...]:
-        """Where the time of a live or a recent request went: one explanation per choice.
+        """Explain where the time of a live or a recent request went: one explanation per choice.
 
         Empty for an id that the step log does not have, or no longer has, and without a step log
         (`step_log_size` 0).

@@ -1,4 +1,7 @@
-"""Policies that the engine calls through a hook: what their factories return."""
+"""Policies that the engine calls through a hook, and the built-in decisions that replace them.
+
+Factories return the policies. A built-in decision takes over when a policy fails.
+"""
 
 from __future__ import annotations
 
@@ -47,3 +50,17 @@ class Admission(Protocol):
     """Admits or refuses arriving requests. A factory returns it; mark `admit` with @hookimpl."""
 
     def admit(self, request: RequestView, load: Load) -> Refusal | None: ...
+
+
+def decode_first(step: StepView) -> None:
+    """Schedule decodes, then prompts in progress, then waiting requests while there is room."""
+    for request in sorted(step.running, key=lambda request: not request.is_decoding):
+        step.schedule(request)
+    for request in step.waiting:
+        if not step.schedule(request):
+            break
+
+
+def last_come(candidates: Sequence[PreemptionCandidate]) -> Victim:
+    """Choose the most junior candidate; its tokens are recomputed later."""
+    return Victim(request=candidates[-1].request, mode="recompute")

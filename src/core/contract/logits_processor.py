@@ -35,7 +35,7 @@ class ProcessorClass(Protocol):
 
     @property
     def always(self) -> bool:
-        """True: all requests use it, also those that give none of its arguments. Then `check` and
+        """True: all requests use it, even without any of its arguments. Then `check` and
         `begin` get an empty mapping."""
         ...
 

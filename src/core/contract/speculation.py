@@ -1,7 +1,7 @@
 """The contract of speculation: a speculator proposes draft tokens, and the engine verifies them.
 
-After sampling, the device thread calls `propose` for drafts. The next plan computes as many draft
-tokens as budget and free blocks allow, together with the last known token. The executor accepts
+After sampling, the device thread calls `propose` for drafts. The next plan computes the last
+known token, and the draft tokens that fit into the budget and the free blocks. The executor accepts
 draft tokens up to the first wrong one, so drafts do not change what is generated.
 """
 

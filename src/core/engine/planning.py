@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..contract.deciders import decode_first, last_come
 from ..contract.explanation import Limit
-from ..contract.fallback import decode_first, last_come
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..host.plugin_host import PluginHost
 from ..plan import Grant, RequestStart, StepPlan

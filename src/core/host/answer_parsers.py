@@ -102,7 +102,7 @@ def _parsing(parser: Any, provider: Provider) -> tuple[Any, Provider | None]:
 
 
 def _generality(parser: Any) -> int:
-    """Parsers that fit every model come last, also after those of later plugins."""
+    """Parsers that fit every model come last, even after parsers of later plugins."""
     is_none = not getattr(parser, "parses", True)
     return 2 if is_none else int(getattr(parser, "describes_tools", False))
 

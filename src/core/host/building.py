@@ -108,7 +108,7 @@ def build_choice(plugins: PluginSet, choice: Choice) -> Any:
 
 def _build_direct(plugins: PluginSet, choice: Choice) -> Any:
     policy = build_choice(plugins, choice)
-    if marked_names(plugins.manager, policy):  # event hooks, beside what is called directly
+    if marked_names(plugins.manager, policy):  # it has event hooks as well as direct methods
         plugins.register(choice.provider, policy)
     return policy
 

@@ -1,4 +1,4 @@
-"""A board on which an engine's process writes what it does. Its parent reads it at any time, also
+"""A board on which an engine's process writes what it does. Its parent reads it at any time, even
 after the process has crashed or while it hangs.
 
 The board is shared memory, so the words stay when their writer ends. Each word has one writer.
@@ -42,7 +42,7 @@ def board_bytes(max_requests: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What changes while an engine computes."""
+    """The words that change while an engine computes."""
 
     num_beats: int
     """Signs of life of the event loop."""
@@ -118,7 +118,7 @@ class Board:
 
     @property
     def stage(self) -> str:
-        """What the engine did last before it was ready, or whose plugin's code ran."""
+        """The last stage before the engine was ready, or the plugin whose code ran."""
         text = self._plugin if self._plugin[0] else self._stage
         return bytes(text[1 : 1 + text[0]]).decode(errors="replace")
 

@@ -83,7 +83,7 @@ class Child:
         return -status if status is not None and status < 0 else None
 
     def describe_end(self) -> str:
-        """How the process ended, for a log: "killed by SIGSEGV", "ended with status 3".
+        """Return how the process ended, for a log: "killed by SIGSEGV", "ended with status 3".
 
         Waits up to END_SECONDS for its end, because its sockets close earlier.
         """

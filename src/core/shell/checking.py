@@ -32,7 +32,7 @@ class CheckedRequest:
     params: SamplingParams
     options: RequestOptions
     max_tokens: int
-    """Maximum number of tokens to generate, also if `params` leave it open."""
+    """Maximum number of tokens to generate, even if `params` leave it open."""
     bad_word_ids: tuple[tuple[int, ...], ...]
     max_model_len: int
     """The context for which it was checked."""

@@ -32,7 +32,7 @@ from .home import Life
 from .new_core import fit_max_model_len, make_core
 from .new_requests import make_requests
 from .output_stream import Completion, OutputStream
-from .step_loop import StepLoop, stopped_by
+from .steps.loop import StepLoop, stopped_by
 
 log = get_logger("engine")
 
@@ -86,8 +86,7 @@ class LocalEngine:
         self._random = random.Random(config.seed)
         self._device = ThreadPoolExecutor(1, thread_name_prefix=DEVICE_THREAD)
         self.board = private_board(config.max_num_seqs)
-        """Where the engine writes what it does. For a parent process, set another before `start`.
-        """
+        """The engine writes here what it does. For a parent process, set another before `start`."""
         self._lifespans = AsyncExitStack()
         self._watchdog: Watchdog | None = None
         self._parts: EngineParts | None = None
@@ -235,7 +234,7 @@ class LocalEngine:
         return self.explain_now(request_id, count)
 
     def explain_now(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
-        """What `explain` returns."""
+        """The explanations that `explain` returns."""
         log, now = self._running()[1].core.log, time.monotonic()
         if log is None:
             return ()

@@ -44,7 +44,7 @@ from .messages import (
     Ready,
     Report,
     Scored,
-    Start,
+    StartEngine,
     Stop,
     Submit,
     decode_from_engine,
@@ -70,7 +70,7 @@ log = get_logger("engine")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetup:
-    """How to start an engine process, and what to call about its requests."""
+    """The settings of an engine process, and the functions to call about its requests."""
 
     target: str
     """Function of the child process, see `processes.child.spawn`."""
@@ -136,7 +136,7 @@ class EngineLink(asyncio.Protocol):
             self._child = None
             raise
         setup = self._setup
-        self._send(Start(setup.config, current_level(), setup.replica, setup.place))
+        self._send(StartEngine(setup.config, current_level(), setup.replica, setup.place))
         return await self.ready
 
     async def _connect(self, control: socket.socket, logs: socket.socket) -> None:

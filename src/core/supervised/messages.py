@@ -23,7 +23,7 @@ from ..shell.checking import CheckedRequest
 # From the client
 
 
-class Start(Message, frozen=True):
+class StartEngine(Message, frozen=True):
     """The first message: build this engine."""
 
     config: EngineConfig
@@ -142,7 +142,7 @@ class Observed(Message, frozen=True):
     found: Activity
 
 
-ToEngine = Start | Submit | End | Ask | Explain | Observe | Stop
+ToEngine = StartEngine | Submit | End | Ask | Explain | Observe | Stop
 FromEngine = (
     Stage
     | Ready

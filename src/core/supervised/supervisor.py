@@ -54,7 +54,7 @@ class EngineSupervisor:
         """The stalls of the engine's steps and of its event loop."""
         self.report = Report(0, IDLE)
         self.max_model_len = 0
-        """That of the engine that was ready last."""
+        """The maximum of the engine that was ready last."""
         self._setup = setup
         self.num_restarts = 0
         self.num_lost_requests = 0
@@ -98,8 +98,8 @@ class EngineSupervisor:
                 self.report = await asyncio.wait_for(link.ask(), ANSWER_SECONDS)
 
     async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
-        """What the engine's step log has of a request, or of the slowest ones; nothing if it hangs
-        or there is none."""
+        """The explanations of the step log for a request, or for the slowest ones. Empty if the
+        engine hangs, or has no such log."""
         if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
                 return await asyncio.wait_for(link.explain(request_id, count), ANSWER_SECONDS)

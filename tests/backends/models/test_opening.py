@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType as Kind
 from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny_checkpoints import TARGET, in_type, write_model
 from tests.backends.weights.gguf_writing import write_gguf
-from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.models.opening import open_model
 from tokenmill.backends.weights.checkpoint_decorator import as_stored
 from tokenmill.backends.weights.formats.gguf_blocks import FLOAT16

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core.contract.fallback import decode_first
+from tokenmill.core.contract.deciders import decode_first
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.outputs import FinishReason
 from tokenmill.testing import SchedulerConformance

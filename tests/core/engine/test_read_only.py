@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core.contract.fallback import decode_first
+from tokenmill.core.contract.deciders import decode_first
 from tokenmill.core.contract.policy import RequestView, StepView
 from tokenmill.core.engine.request import Request
 from tokenmill.core.engine.step import Step

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..printing import print_json
-from ..tables import print_table
+from ..printing import print_json, print_table
 
 
 def add_compare_parser(verbs: Any) -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ....core.settings.declaration import flag
-from ..printing import print_json
-from ..tables import new_table, print_table
+from ..printing import new_table, print_json, print_table
 
 if TYPE_CHECKING:
     from ....tuning.capacity import Capacity

@@ -25,7 +25,7 @@ class RequireKey:
 
     Anthropic's clients send the key as x-api-key instead. A bearer token goes first.
 
-    It decides on the path that the router will match, also in an app that is mounted under a
+    It decides on the path that the router will match, even in an app that is mounted under a
     prefix, and never on a URL made from the Host header (CVE-2026-48746). Admin paths are open to
     the admin key only.
 

@@ -74,7 +74,7 @@ class ActorLink:
         return self._end
 
     def describe_end(self) -> str:
-        """How the actor ended."""
+        """Return how the actor ended."""
         return self._end or "still runs"
 
     def kill(self) -> None:
@@ -109,7 +109,7 @@ def _check_connected() -> None:
 
 
 def describe_error(error: Exception) -> str:
-    """How an actor ended, in one line: "ended: ..."."""
+    """Return how an actor ended, in one line: "ended: ..."."""
     text = str(error)
     _, _, detail = text.partition("Worker exit detail: ")
     reason = detail.partition(". Some common causes")[0] or text.partition("\n")[0]

@@ -19,7 +19,7 @@ from ....core.processes.refusals import raised_by
 from ...machine.places import GPUS
 from ..base import ExecutorSpec
 from ..workers.group import LOOPBACK
-from ..workers.messages import Begin, Loaded, Rendezvous
+from ..workers.messages import Loaded, Rendezvous, StartRank
 from ..workers.watch import Watch
 from .link import CHECK_SECONDS, ActorLink, describe_error
 from .messages import decode_loaded, decode_rendezvous, encode
@@ -39,8 +39,8 @@ def load(
     messages = list(_divide(links, spec, cpus_per_worker, place))
     exchanges = _open_exchanges(links, spec.config.tensor_parallel_size)
     calls = {
-        link.actor.load.remote(encode(begin), os.getcwd(), exchange): link
-        for link, begin, exchange in zip(links, messages, exchanges, strict=True)
+        link.actor.load.remote(encode(start), os.getcwd(), exchange): link
+        for link, start, exchange in zip(links, messages, exchanges, strict=True)
     }
     loaded: dict[int, Loaded] = {}
     while calls:
@@ -58,7 +58,7 @@ def load(
 
 def _divide(
     links: Sequence[ActorLink], spec: ExecutorSpec, cpus_per_worker: int | None, place: Place
-) -> Iterator[Begin]:
+) -> Iterator[StartRank]:
     """The first message to each worker."""
     rendezvous = _open_rendezvous(links)
     num_on_node = Counter(link.node.node_id for link in links)
@@ -66,7 +66,7 @@ def _divide(
     for link in links:
         node = link.node
         share = max(1, node.num_cores // num_on_node[node.node_id])
-        yield Begin(
+        yield StartRank(
             rank=link.rank,
             size=len(links),
             local_rank=begun[node.node_id],

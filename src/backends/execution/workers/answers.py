@@ -91,7 +91,7 @@ class RankAnswers:
 
 
 def describe_failures(ranks: Iterable[int], answers: Iterable[Answer]) -> str | None:
-    """Which of these ranks have failed to compute a step; None if none has."""
+    """The ranks that failed to compute a step, as text; None if all succeeded."""
     failures = [
         f"worker {rank}, whose step failed ({decode_raised(message).text})"
         for rank, (kind, message) in zip(ranks, answers, strict=True)

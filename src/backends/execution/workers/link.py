@@ -13,7 +13,7 @@ from ....core.processes.logs import LogReceiver
 from ....core.processes.messages import NotStarted, Stage
 from ....core.processes.refusals import raised_by
 from ....core.processes.shared_memory import Channel, share_memory
-from .messages import Begin, Loaded, decode_from_worker, encode
+from .messages import Loaded, StartRank, decode_from_worker, encode
 
 TARGET = f"{__package__}.worker:run_worker"
 
@@ -29,12 +29,12 @@ def wait_for_logs(links: Sequence[WorkerLink], seconds: float) -> list[WorkerLin
 class WorkerLink:
     """One worker: its process, its shared memory and its log."""
 
-    def __init__(self, begin: Begin) -> None:
+    def __init__(self, start: StartRank) -> None:
         """Start the process."""
-        self.rank = begin.rank
+        self.rank = start.rank
         self.loaded: Loaded | None = None
         """The worker's answer once it has loaded its model."""
-        kept = () if begin.exchange is None else (begin.exchange,)
+        kept = () if start.exchange is None else (start.exchange,)
         self._child = spawn(TARGET, (socket.SOCK_STREAM, socket.SOCK_DGRAM), kept)
         try:
             self.control, self.logs = self._child.sockets
@@ -42,7 +42,7 @@ class WorkerLink:
             self._receiver = LogReceiver(self.logs)
             self.memory = share_memory(self.control)
             self.channel = Channel(self.control, self.memory.to_child, self.memory.to_parent)
-            send(self.control, encode(begin))
+            send(self.control, encode(start))
         except BaseException:
             self.close()
             raise
@@ -83,7 +83,7 @@ class WorkerLink:
             self._receiver.receive()
 
     def describe_end(self) -> str:
-        """How the process ended, for example "killed by SIGSEGV"."""
+        """Return how the process ended, for example "killed by SIGSEGV"."""
         return self._child.describe_end()
 
     def kill(self) -> None:

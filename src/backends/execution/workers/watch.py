@@ -44,7 +44,7 @@ class Watched(Protocol):
         ...
 
     def describe_end(self) -> str:
-        """How the worker ended, for example "killed by SIGSEGV"."""
+        """Return how the worker ended, for example "killed by SIGSEGV"."""
         ...
 
     def kill(self) -> None:

@@ -88,7 +88,7 @@ class BlockPool:
         self._by_hash: dict[bytes, int] = {}
         self._journal: list[_Change] | None = None
         self.num_taken = self.num_freed = 0
-        """How often a block became held, and how often it became available again."""
+        """Number of times that a block became held, and that one became available again."""
         self._counts_before = (0, 0)
         for block in range(num_blocks):
             self._free.append(block)

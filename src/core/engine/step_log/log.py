@@ -202,7 +202,7 @@ class StepLog:
         return tuple(reversed(found))
 
     def limit_of(self, engine_id: str) -> Limit | None:
-        """What a live request waits for; None while it is computed."""
+        """The reason why a live request waits; None while it is computed."""
         ledger = self._live[engine_id]
         return ledger.limit if ledger.queue is None else self._queue.limit
 

@@ -19,7 +19,7 @@ LEDGER_BYTES = 2600
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LoggedStep:
-    """What one step did. Steps of the same requests share the tuple of their ids."""
+    """The record of one step. Steps of the same requests share the tuple of their ids."""
 
     step_id: int
     planned_at: float

@@ -79,7 +79,7 @@ class StartLimit:
         if threading.get_ident() != self._main:
             return
         if running and self._ctrl_c is None:
-            # The default action ends the process, also if it hangs in native code.
+            # The default action ends the process, even if it hangs in native code.
             self._ctrl_c = signal.signal(signal.SIGINT, signal.SIG_DFL)
         elif not running and self._ctrl_c is not None:
             signal.signal(signal.SIGINT, self._ctrl_c)
