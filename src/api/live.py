@@ -27,7 +27,7 @@ MAX_STEP = 1 << 62
 
 
 async def activity(request: Request) -> Response:
-    """What the engines do: live requests, the last steps, and the state of each KV block.
+    """The activity of the engines: live requests, the last steps, and the state of each KV block.
 
     The admin key shows everything. Without one, clients on this machine see it with placeholders
     for ids and keys, unless clients need an API key.

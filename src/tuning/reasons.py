@@ -1,4 +1,4 @@
-"""Which of the found settings matter, and what the limits cost."""
+"""The settings that matter, and the cost of the limits."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class _TokenIds(Completions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """What all rounds have in common."""
+    """Measures candidates under one load."""
 
     requests: Sequence[PlannedRequest]
     limits: Limits

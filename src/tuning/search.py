@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 JOURNAL = "trials.log"
 MAX_REPEATS = 10
-"""The sampler repeats settings; after so many times the wanted number the search ends."""
+"""The sampler repeats settings. It is asked this many times per wanted trial, at most."""
 _OPTUNA = "`tokenmill tune` needs optuna: pip install optuna"
 
 

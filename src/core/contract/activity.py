@@ -1,4 +1,4 @@
-"""What an engine does right now, for the live page and `tokenmill top`."""
+"""The activity of an engine, for the live page and `tokenmill top`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BlockState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepActivity:
-    """What one step computed, and how long its parts took."""
+    """The tokens and the times of one step."""
 
     step_id: int
     seconds_ago: float

@@ -207,7 +207,7 @@ class EngineClient(Protocol):
         ...
 
     async def activity(self, after_step: int = -1) -> tuple[Activity, ...]:
-        """What each engine does right now, with its last steps after a step. Engines that hang or
+        """The activity of each engine, with its last steps after a step. Engines that hang or
         are being started are left out."""
         ...
 

@@ -172,7 +172,7 @@ class EngineCore:
         return None if self.log is None else self.log.limit_of(request.engine_id)
 
     def activity(self, after_step: int, now: float) -> Activity:
-        """What the engine does at `now`, with the steps after a step."""
+        """Requests, blocks, and the steps after a step."""
         return Activity(
             requests=self.describe_live(now),
             steps=() if self.log is None else self.log.activity(after_step, now),

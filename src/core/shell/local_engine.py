@@ -244,7 +244,7 @@ class LocalEngine:
         return (self.activity_now(after_step),)
 
     def activity_now(self, after_step: int) -> Activity:
-        """What `activity` returns."""
+        """The answer of `activity`."""
         return self._running()[1].core.activity(after_step, time.monotonic())
 
     def plugins(self) -> tuple[PluginInfo, ...]:

@@ -120,7 +120,7 @@ class Replicas:
         return tuple(replace(one, engine=index) for index, found in answers for one in found)
 
     async def activity(self, after_step: int) -> tuple[Activity, ...]:
-        """What the engines do that serve and do not hang."""
+        """The activity of the engines that serve and do not hang."""
         indexes = [index for index, _ in self.serving()]
         asked = (self.supervisors[index].activity(after_step) for index in indexes)
         answers = zip(indexes, await asyncio.gather(*asked), strict=True)

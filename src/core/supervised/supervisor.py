@@ -106,7 +106,7 @@ class EngineSupervisor:
         return ()
 
     async def activity(self, after_step: int) -> Activity | None:
-        """What the engine does; None if it hangs or there is none."""
+        """The engine's activity; None if it hangs or there is none."""
         if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
                 return await asyncio.wait_for(link.activity(after_step), ANSWER_SECONDS)

@@ -1,4 +1,4 @@
-"""What `tokenmill tune` prints and writes."""
+"""The report of `tokenmill tune`."""
 
 from __future__ import annotations
 
