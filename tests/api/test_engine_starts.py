@@ -35,8 +35,8 @@ def test_the_error_names_the_signal_and_the_stage(
 def test_a_process_that_is_killed_before_its_first_stage_was_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def spawn_and_kill(*arguments: Any) -> Child:
-        child = spawn(*arguments)
+    def spawn_and_kill(*arguments: Any, output: int) -> Child:
+        child = spawn(*arguments, output=output)
         os.kill(child.pid, signal.SIGKILL)
         assert child.wait(PATIENCE)
         return child

@@ -72,6 +72,12 @@ def hang() -> None:
     threading.Event().wait()
 
 
+def write() -> None:
+    print("a plugin \x1b[31mprints\x1b[0m")
+    os.write(1, b"0 %\r100 %\n")
+    os.write(2, b"native code writes\n")
+
+
 def count_objects() -> None:
     """Fail if the garbage collector looks at more than an engine makes while it computes."""
     assert len(gc.get_objects()) < 20_000
@@ -86,6 +92,7 @@ IN_PLUGIN: dict[str | None, Callable[[], None]] = {
     "leave": leave,
     "leave there": leave_there,
     "crash": crash,
+    "write": write,
     "count objects": count_objects,
 }
 """Faults in a hook, on the engine's event loop, by the user of the request."""

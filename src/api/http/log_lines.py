@@ -38,6 +38,8 @@ class LineFormatter(logging.Formatter):
                 return "\rstopped"
             case "tokenmill.api request":
                 return self._request(record)
+            case "tokenmill.engine printed":
+                return self._line(record, f"| {printable(event_fields(record)['text'])}")
             case "tokenmill.stats engine_stats":
                 return self._line(record, stats_text(event_fields(record)))
         level = self._paint(_LEVELS.get(record.levelname), record.levelname.lower())

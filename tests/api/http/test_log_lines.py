@@ -56,6 +56,11 @@ def test_a_clients_text_cannot_control_the_terminal() -> None:
     assert line("other", text="\x1b[2J\n", name="acme").isprintable()
 
 
+def test_a_line_that_the_engine_s_process_prints_is_shown_as_it_is() -> None:
+    text = line("printed", name="engine", text="it's 3 \x1b[2J")
+    assert text[len("hh:mm:ss ") :] == "| it's 3 ?[2J"
+
+
 def test_events_that_only_share_a_name_are_shown_with_their_fields() -> None:
     assert line("request", name="acme", a=1).endswith(" request a=1")
     assert line("stopped", name="acme").endswith(" stopped")
