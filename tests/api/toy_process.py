@@ -38,6 +38,8 @@ STEP_FAULT = "TOY_STEP_FAULT"
 """Environment variable: the key in ON_DEVICE of a fault, and the number of the step that has it."""
 NUM_BLOCKS = "TOY_NUM_BLOCKS"
 """Environment variable: number of KV blocks of the next engines."""
+STOP_HANGS = "TOY_STOP_HANGS"
+"""Environment variable of engines whose plugin hangs when they stop."""
 LEAVES = "TOY_LEAVES"
 """Environment variable of the engines that a request of the user "leave there" ends."""
 
@@ -124,6 +126,11 @@ class FaultyPlugin:
         if fault is not None:
             fault()
         return None
+
+    @hookimpl
+    def on_stopping(self) -> None:
+        if STOP_HANGS in os.environ:
+            hang()
 
 
 class FaultyExecutor(SimulatedExecutor):

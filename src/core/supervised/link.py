@@ -164,6 +164,10 @@ class EngineLink(asyncio.Protocol):
             self._send(Stop())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self.lost), patience)
+        if patience and not self.lost.done():
+            calls = map(str, read_calls(self.board))
+            reason = " ".join((f"it did not stop within {patience:g} s", *calls))
+            log.warning("engine_killed", reason=reason)
         self.kill("")
         await self.lost
 
