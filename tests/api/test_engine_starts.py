@@ -78,7 +78,7 @@ def test_an_engine_for_which_there_is_no_memory_or_file_is_started_again(
 
     asyncio.run(lose_and_start_again())
     monkeypatch.setattr(link, "share_board", refuse)
-    with pytest.raises(OSError, match="planted"):
+    with pytest.raises(EngineStoppedError, match="did not start: planted"):
         asyncio.run(toy_process().start())
 
 
