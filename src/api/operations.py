@@ -126,9 +126,11 @@ async def models(request: Request) -> Response:
 
 
 async def model(request: Request) -> Response:
-    """One model by its name; 404 for any other."""
+    """One model by its name; 404 for any other. Without a name, the list."""
     context = context_of(request)
     name = request.path_params["name"]
+    if not name:
+        return await models(request)
     context.check_model(name)
     return _json(_card(context, name))
 

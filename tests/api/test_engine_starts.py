@@ -35,8 +35,8 @@ def test_the_error_names_the_signal_and_the_stage(
 def test_a_process_that_is_killed_before_its_first_stage_was_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def spawn_and_kill(*arguments: Any) -> Child:
-        child = spawn(*arguments)
+    def spawn_and_kill(*arguments: Any, output: int) -> Child:
+        child = spawn(*arguments, output=output)
         os.kill(child.pid, signal.SIGKILL)
         assert child.wait(PATIENCE)
         return child
@@ -78,7 +78,7 @@ def test_an_engine_for_which_there_is_no_memory_or_file_is_started_again(
 
     asyncio.run(lose_and_start_again())
     monkeypatch.setattr(link, "share_board", refuse)
-    with pytest.raises(OSError, match="planted"):
+    with pytest.raises(EngineStoppedError, match="did not start: planted"):
         asyncio.run(toy_process().start())
 
 

@@ -263,6 +263,7 @@ def test_version_index_and_the_model_s_card(http: httpx.Client) -> None:
     (card,) = http.get("/v1/models").json()["data"]
     assert card["id"] == "simulated" and card["max_model_len"] == 1024
     assert http.get("/v1/models/simulated").json() == card
+    assert http.get("/v1/models/").json() == http.get("/v1/models").json()
     assert http.head("/v1/models").status_code == 200
 
 

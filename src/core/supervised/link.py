@@ -29,6 +29,7 @@ from ..processes.frames import FrameReader, frame
 from ..processes.logs import LogReceiver, current_level
 from ..processes.messages import Message, NotStarted, Refused, Stage, encode
 from ..processes.place import Place
+from ..processes.printed import PrintedLines
 from ..processes.refusals import raised_by
 from .crash_suspects import CrashSuspects
 from .messages import (
@@ -128,12 +129,16 @@ class EngineLink(asyncio.Protocol):
         EngineStoppedError if the process ends, with how and at which stage.
         """
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)  # messages, and log records
-        self._child = spawn(self._setup.target, kinds)
+        self._printed = PrintedLines(lambda text: log.warning("printed", text=text))
         try:
+            self._child = spawn(self._setup.target, kinds, output=self._printed.writer)
+            self._printed.close_writer()
             await self._connect(*self._child.sockets)
         except OSError:
-            self._child.kill()
-            self._child = None
+            if self._child is not None:
+                self._child.kill()
+                self._child = None
+            self._printed.close()
             raise
         setup = self._setup
         self._send(StartEngine(setup.config, current_level(), setup.replica, setup.place))
@@ -147,7 +152,12 @@ class EngineLink(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._logs, self._receiver = logs, LogReceiver(logs)
         loop.add_reader(logs, self._receiver.receive)
+        loop.add_reader(self._printed.fd, self._receive_printed)
         await loop.create_connection(lambda: self, sock=control)
+
+    def _receive_printed(self) -> None:
+        if not self._printed.receive():  # all its writers have ended
+            asyncio.get_running_loop().remove_reader(self._printed.fd)
 
     async def close(self, patience: float) -> None:
         """Let the engine close within `patience` seconds, and end the process in any case."""
@@ -157,6 +167,10 @@ class EngineLink(asyncio.Protocol):
             self._send(Stop())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self.lost), patience)
+        if patience and not self.lost.done():
+            calls = map(str, read_calls(self.board))
+            reason = " ".join((f"it did not stop within {patience:g} s", *calls))
+            log.warning("engine_killed", reason=reason)
         self.kill("")
         await self.lost
 
@@ -210,7 +224,8 @@ class EngineLink(asyncio.Protocol):
 
     async def _end_process(self, error: Exception | None) -> None:
         assert self._child is not None
-        asyncio.get_running_loop().remove_reader(self._logs)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._logs)
         with contextlib.suppress(OSError):
             self._receiver.receive()  # the last records before its end
         has_ended = bool(self.blame) or await asyncio.to_thread(self._child.wait, END_SECONDS)
@@ -225,6 +240,8 @@ class EngineLink(asyncio.Protocol):
             self._note_crash()
         self._fail_all(EngineStoppedError(LOST))
         await asyncio.to_thread(self._child.kill)
+        loop.remove_reader(self._printed.fd)
+        self._printed.close()
         how = f"the engine's process did not start: {reason} while {self.board.stage}"
         _fail(self.ready, EngineStoppedError(how))
         self.lost.set_result(reason)

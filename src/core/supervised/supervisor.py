@@ -12,7 +12,7 @@ from ..contract.activity import Activity
 from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
-from ..errors import TokenmillError
+from ..errors import EngineStoppedError, TokenmillError
 from ..interfaces import Progress, no_progress
 from ..log import get_logger
 from ..processes.restarts import PERIOD, Restarts
@@ -75,9 +75,16 @@ class EngineSupervisor:
         self._start_seconds = 0.0
 
     async def start(self, progress: Progress) -> Ready:
-        """Start the first engine. Raises ConfigError when it cannot work."""
+        """Start the first engine.
+
+        Raises what EngineLink.open raises, and EngineStoppedError instead of OSError.
+        """
         began = time.monotonic()
-        ready = await self._open(progress)
+        try:
+            ready = await self._open(progress)
+        except OSError as error:
+            reason = error.strerror or error
+            raise EngineStoppedError(f"the engine's process did not start: {reason}") from error
         self._start_seconds = time.monotonic() - began
         self._task = asyncio.create_task(self._supervise(), name="tokenmill-supervisor")
         return ready
