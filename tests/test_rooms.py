@@ -30,7 +30,7 @@ BAD_IMPORTS = {
     ("plugins/orders/fcfs.py", "from .priority import Priority"): "plugins do not import",
     ("backends/machine/device.py", "from ...plugins.orders import fcfs"): "the package's layers",
     ("backends/machine/device.py", "import uvicorn"): "backends and testing",
-    ("api/openai/sse.py", "from ...backends import machine"): "the API uses",
+    ("api/serving/sse.py", "from ...backends import machine"): "the API uses",
     ("llm.py", "from .backends import machine"): "the library's LLM",
     ("llm.py", "from .doctor import finding"): "tools are rooms",
     ("testing/toy_tokenizer.py", "from ..api import openapi"): "the package's layers",

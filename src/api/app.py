@@ -13,11 +13,11 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
+from ..api import operations
 from ..core.contract.client import EngineClient
 from ..core.errors import ConfigError, TokenmillError
 from ..core.host.answer_parsers import build_answer_parsers
 from ..core.suggest import near_and_known
-from . import operations
 from .anthropic.messages import count_tokens, create_message
 from .http.answer_headers import AddHeaders
 from .http.docs_page import route as docs_page
@@ -29,9 +29,9 @@ from .http.request_id import TrackRequests
 from .http.root_path import StripRootPath
 from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
-from .openai.context import AppContext, ServerSettings
 from .openai.embeddings import create_embeddings
 from .responses.route import create_response
+from .serving.context import AppContext, ServerSettings
 
 ROUTES = (
     Route("/", operations.index),

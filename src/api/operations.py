@@ -17,10 +17,8 @@ from ..core.shell.checking import check_prompt_text
 from ..core.shell.home import DRAINING
 from ..version import __version__
 from .http.errors import APIError, shutting_down
-from .openai.context import AppContext, context_of
 from .openai.conversation import encode_conversation
 from .openai.reading.bodies import DetokenizeBody, TokenizeBody
-from .openai.reading.request_reading import compute, read_body
 from .openai.reading.tools import read_tool_use
 from .openai.responses import (
     DetokenizeResponse,
@@ -30,6 +28,8 @@ from .openai.responses import (
     TokenizerInfoResponse,
 )
 from .openapi import openapi_document
+from .serving.context import AppContext, context_of
+from .serving.reading.request_reading import compute, read_body
 
 UNHEALTHY_SECONDS = 60.0
 """Shortest stall that /health reports. Its caller may restart the server, and a first step with a

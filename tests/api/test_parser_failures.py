@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.core.plugin_packages import Packages
-from tokenmill.api.openai import sse
+from tokenmill.api.serving import sse
 
 from .scripted import scripted_server
 

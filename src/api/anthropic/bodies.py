@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ...core.sampling_params import MAX_STOP_STRINGS, StopText
-from ..openai.reading.bodies import (
+from ..serving.reading.fields import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_TOOLS,
@@ -17,12 +17,13 @@ from ..openai.reading.bodies import (
     Ignored,
     IgnoredText,
     ModelName,
+    NestedFields,
     PositiveCount,
     ReasoningEffort,
     Schema,
     Seconds,
 )
-from ..openai.reading.unsupported import Unsupported, UnsupportedFields
+from ..serving.reading.unsupported import Unsupported, UnsupportedFields
 
 BlockType = Literal[
     "text",
@@ -132,6 +133,7 @@ class CountTokensBody(msgspec.Struct, kw_only=True):
     tool_choice: AnthropicToolChoice | None = None
     tools: Annotated[list[AnthropicTool], Meta(max_length=MAX_TOOLS)] | None = None
 
+    NESTED: ClassVar[NestedFields] = {"messages": AnthropicMessage}
     UNSUPPORTED: ClassVar[UnsupportedFields] = {
         "context_management": Unsupported("the client edits its messages itself"),
         "mcp_servers": Unsupported("this server calls no other servers", ([],)),

@@ -11,7 +11,6 @@ from ..openai.reading.bodies import (
     ChatMessageBody,
     JSONSchemaFormat,
     ResponseFormat,
-    StreamOptions,
     TextPart,
     ToolChoice,
 )
@@ -24,6 +23,7 @@ from ..openai.reading.chat_parts import (
     tool,
     tool_call,
 )
+from ..serving.reading.fields import StreamOptions
 from .bodies import (
     AnthropicMessage,
     AnthropicToolChoice,

@@ -11,13 +11,8 @@ import msgspec
 from ...core.outputs import RequestOutput
 from ..openai.chat import ChatAnswer
 from ..openai.chunks import Chunk
-from ..openai.context import AnswerHead
-from ..openai.responses import (
-    ChatChunk,
-    ChatChunkChoice,
-    ChatToolCall,
-    Usage,
-)
+from ..openai.responses import ChatChunk, ChatChunkChoice, ChatToolCall, Usage
+from ..serving.context import AnswerHead
 from .answers import (
     AnswerBlock,
     AnswerDelta,

@@ -14,14 +14,14 @@ from starlette.responses import Response
 from ..http.anthropic_errors import anthropic_error_body
 from ..http.errors import APIError
 from ..openai.chat import start_chat
-from ..openai.chunks import stream_chunks
-from ..openai.context import context_of
+from ..openai.chunks import stream_chunks, whole_answer
 from ..openai.conversation import encode_conversation
 from ..openai.reading.field_names import MESSAGES
-from ..openai.reading.request_reading import compute, read_body
 from ..openai.reading.tools import read_tool_use
-from ..openai.sse import EventStream, data_line, json_response, named_events, whole_answer
 from ..openai.thinking import reasoning_marks
+from ..serving.context import context_of
+from ..serving.reading.request_reading import compute, read_body
+from ..serving.sse import EventStream, data_line, json_response, named_events
 from .answers import TokenCount
 from .bodies import CountTokensBody, MessagesBody
 from .conversation import chat_body

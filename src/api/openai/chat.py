@@ -12,18 +12,21 @@ from ...core.contract.client import EngineClient
 from ...core.errors import InvalidRequestError
 from ...core.outputs import CompletionOutput, RequestOutput
 from ...core.sampling_params import SamplingParams
-from ..answers.tools import parser_of
+from ..chat.tools import parser_of
 from ..http.ignored_fields import name_ignored
+from ..serving.context import AnswerHead, check_fan_out, context_of, make_head
+from ..serving.reading.request_reading import compute, read_body
+from ..serving.request_options import request_options
+from ..serving.streams import RequestSet, submit_all
 from .chat_reading import ROLE, ChatReading
-from .context import AnswerHead, check_fan_out, context_of, make_head
+from .chunks import respond
 from .conversation import encode_conversation
 from .logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from .reading.bodies import ChatBody
+from .reading.combinations import check_combinations
 from .reading.field_names import CHAT, FieldNames
 from .reading.grammar_fields import ignored_paths, naming_field
-from .reading.request_reading import check_combinations, compute, read_body
 from .reading.tools import read_tool_use
-from .request_options import request_options
 from .responses import (
     ChatChoice,
     ChatChunk,
@@ -35,8 +38,6 @@ from .responses import (
     Usage,
 )
 from .sampling import chat_params, with_default_length
-from .sse import respond
-from .streams import RequestSet, submit_all
 
 
 async def create_chat_completion(request: Request) -> Response:

@@ -18,11 +18,11 @@ from ...core.grammar import Grammar
 from ...core.host.answer_reader import AnswerReader, ParsedAnswer, collect
 from ...core.outputs import CompletionOutput
 from ...core.sampling_params import SamplingParams
-from ..answers.enforcing import grammar_of
-from ..answers.tools import ToolUse, new_call_id, parser_of
+from ..chat.enforcing import grammar_of
+from ..chat.tools import ToolUse, new_call_id, parser_of
 from ..http.errors import APIError
+from ..serving.context import AppContext
 from .chunks import end_reason
-from .context import AppContext
 from .reading.bodies import ChatBody
 from .responses import (
     ChatDelta,

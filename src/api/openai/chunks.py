@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
 import msgspec
 from anyio import to_thread
+from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, FinishReason, RequestOutput
-from ..http.errors import APIError, shutting_down
-from .context import make_usage
-from .reading.bodies import StreamOptions
-from .responses import ChatChunk, CompletionResponse, EndReason, Usage
-from .streams import RequestSet
+from ..http.errors import error_body
+from ..serving.context import context_of
+from ..serving.reading.fields import StreamOptions
+from ..serving.server_timing import show_times
+from ..serving.sse import KEEP_ALIVE, EventStream, Framing, data_line, encode, json_response
+from ..serving.streams import RequestSet, check_ends, final_unless_disconnected
+from .reading.bodies import SamplingFields
+from .responses import (
+    ChatChunk,
+    CompletionResponse,
+    CompletionTokensDetails,
+    EndReason,
+    PromptTokensDetails,
+    Usage,
+)
 
 LONG_ANSWER = 2048
 """Tokens. The end of a longer answer is computed in a thread, because counting its reasoning tokens
@@ -72,6 +85,51 @@ class UsageTally:
         return make_usage(self._num_prompt_tokens, self._num_tokens, list(self._latest.values()))
 
 
+CHUNKS = Framing(
+    event=lambda chunk: data_line(encode(chunk)),
+    error=lambda error: data_line(error_body(error)),
+    end=b"data: [DONE]\n\n",
+    keep_alive=KEEP_ALIVE,
+)
+"""The framing of completions and chat completions, whose events have no names."""
+
+
+async def respond(
+    request: Request, requests: RequestSet, answer: Answer, body: SamplingFields
+) -> Response:
+    """Send an answer. The requests are closed at its end, or when the client leaves.
+
+    Raises APIError if a request of a whole answer was ended early.
+    """
+    if body.stream:
+        chunks = stream_chunks(answer, requests, body.stream_options, context_of(request).engine)
+        return EventStream(request, requests, chunks, CHUNKS)
+    return await whole_answer(request, requests, answer, answer.whole)
+
+
+async def whole_answer(
+    request: Request,
+    requests: RequestSet,
+    answer: Answer,
+    whole: Callable[..., msgspec.Struct],
+) -> Response:
+    """The complete answer, built by `whole` (a function like Answer.whole), as a JSON document. Its
+    requests are aborted if the client leaves before.
+
+    Raises APIError if a request was ended early.
+    """
+    outputs = await final_unless_disconnected(request, requests)
+    check_ends(outputs, context_of(request).engine)
+    show_times(request.scope, outputs)
+    usage = total_usage(requests, outputs)
+    has_logprobs = any(output.prompt_logprobs for output in outputs)
+    if not has_logprobs and usage.completion_tokens <= LONG_ANSWER:
+        return json_response(whole(outputs, usage))
+    # The log-probabilities of a long prompt, or a long answer, take too long for the event loop.
+    await answer.read_ahead(outputs)
+    return await to_thread.run_sync(lambda: json_response(whole(outputs, usage)))
+
+
 async def stream_chunks(
     answer: Answer, requests: RequestSet, options: StreamOptions | None, engine: EngineClient
 ) -> AsyncIterator[Chunk]:
@@ -111,28 +169,9 @@ def total_usage(requests: RequestSet, outputs: Sequence[RequestOutput]) -> Usage
     return tally.usage()
 
 
-def check_ends(outputs: Iterable[RequestOutput], engine: EngineClient) -> None:
-    """Raise APIError if a completion was ended early: 504 by its time limit, 503 otherwise."""
-    for output in outputs:
-        for found in output.outputs:
-            if found.finish_reason is FinishReason.ABORT:
-                raise _early_end(found, engine)
-
-
 def end_reason(found: CompletionOutput) -> EndReason | None:
     """OpenAI's `finish_reason`; None for a completion that goes on or was ended early."""
     return _END_REASONS.get(found.finish_reason)
-
-
-def _early_end(found: CompletionOutput, engine: EngineClient) -> APIError:
-    if found.stop_reason == "request_timeout":
-        seconds = engine.config.request_timeout
-        own = "" if seconds is None else f" or the {seconds:g} seconds of --request-timeout"
-        text = f"the request took longer than its request_timeout{own}"
-        return APIError(504, text, code="request_timeout")
-    if engine.load().is_draining:
-        return shutting_down("the server is shutting down and ended this request")
-    return APIError(503, "the server ended this request early", code="aborted")
 
 
 def _usage_wishes(options: StreamOptions | None) -> tuple[bool, bool]:
@@ -141,3 +180,37 @@ def _usage_wishes(options: StreamOptions | None) -> tuple[bool, bool]:
         return False, False
     is_continuous = bool(options.continuous_usage_stats)
     return bool(options.include_usage) or is_continuous, is_continuous
+
+
+def make_usage(
+    num_prompt_tokens: int, num_completion_tokens: int, outputs: Sequence[RequestOutput]
+) -> Usage:
+    """Token counts of one call. Each prompt counts once, whatever n is."""
+    return Usage(
+        prompt_tokens=num_prompt_tokens,
+        completion_tokens=num_completion_tokens,
+        total_tokens=num_prompt_tokens + num_completion_tokens,
+        prompt_tokens_details=PromptTokensDetails(
+            cached_tokens=sum(output.num_cached_tokens for output in outputs)
+        ),
+        completion_tokens_details=_prediction_details(num_completion_tokens, outputs),
+    )
+
+
+def _prediction_details(
+    num_completion_tokens: int, outputs: Sequence[RequestOutput]
+) -> CompletionTokensDetails | UnsetType:
+    """Accepted and rejected draft tokens; UNSET without drafts.
+
+    Draft tokens that were accepted after a stop are not completion tokens, so they count as
+    rejected.
+    """
+    metrics = [output.metrics for output in outputs if output.metrics is not None]
+    num_drafted = sum(m.num_draft_tokens for m in metrics)
+    if not num_drafted:
+        return UNSET
+    num_accepted = min(sum(m.num_accepted_tokens for m in metrics), num_completion_tokens)
+    return CompletionTokensDetails(
+        accepted_prediction_tokens=num_accepted,
+        rejected_prediction_tokens=num_drafted - num_accepted,
+    )

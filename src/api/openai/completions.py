@@ -11,18 +11,18 @@ from starlette.responses import Response
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
 from ..http.ignored_fields import name_ignored
-from .chunks import end_reason
-from .context import AnswerHead, check_fan_out, context_of, make_head
+from ..serving.context import AnswerHead, check_fan_out, context_of, make_head
+from ..serving.reading.request_reading import compute, read_body
+from ..serving.request_options import request_options
+from ..serving.streams import submit_all
+from .chunks import end_reason, respond
 from .logprobs import Scored, TokenNames, completion_logprobs, prompt_logprobs, scored_prompt
 from .prompts import Prompt, read_prompts, tokenized
 from .reading.bodies import CompletionBody
+from .reading.combinations import check_combinations
 from .reading.grammar_fields import ignored_paths, naming_field
-from .reading.request_reading import check_combinations, compute, read_body
-from .request_options import request_options
 from .responses import CompletionChoice, CompletionResponse, PromptLogprobs, Usage
 from .sampling import completion_params
-from .sse import respond
-from .streams import submit_all
 
 
 async def create_completion(request: Request) -> Response:

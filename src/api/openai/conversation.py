@@ -11,7 +11,7 @@ import msgspec
 from ...core.contract.client import EngineClient
 from ...core.errors import InvalidRequestError
 from ...core.host.answer_parsers import AnswerParsers
-from ..answers.describing import for_template
+from ..chat.describing import for_template
 from ..http.errors import APIError
 from .reading.bodies import ChatBody, ChatMessageBody, TokenizeBody
 

@@ -16,17 +16,16 @@ from ...core.pooling import Pooling, PoolingParams
 from ...core.request_options import RequestOptions
 from ...core.sampling_params import SamplingParams
 from ..http.errors import APIError
-from .chunks import check_ends
-from .context import context_of
+from ..serving.context import context_of
+from ..serving.reading.request_reading import compute, read_body
+from ..serving.request_options import request_options
+from ..serving.server_timing import show_times
+from ..serving.sse import json_response
+from ..serving.streams import check_ends, final_unless_disconnected, submit_all
 from .prompts import Prompt, read_prompts, tokenized
 from .reading.embeddings import EmbeddingsBody
 from .reading.field_names import EMBEDDINGS
-from .reading.request_reading import compute, read_body
-from .request_options import request_options
 from .responses import Embedding, EmbeddingsResponse, EmbeddingUsage
-from .server_timing import show_times
-from .sse import json_response
-from .streams import final_unless_disconnected, submit_all
 
 MAX_INPUTS = 2048
 """Maximum number of inputs of one call, as in OpenAI's API."""

@@ -7,27 +7,30 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from ...core.request_options import MAX_CACHE_SALT, MAX_USER
 from ...core.sampling_params import RESPONSES, body_struct
-from ..openai.reading.bodies import (
+from ..serving.reading.fields import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_TOOLS,
+    CacheSalt,
     FunctionNameText,
     Ignored,
     IgnoredText,
     Metadata,
     ModelName,
     Name,
+    NestedFields,
     PositiveCount,
+    Priority,
     ReasoningEffort,
     Schema,
     Seconds,
     StreamOptions,
     StructuredOutputs,
     Text,
+    User,
 )
-from ..openai.reading.unsupported import Unsupported, UnsupportedFields
+from ..serving.reading.unsupported import Unsupported, UnsupportedFields
 
 ItemType = Literal[
     "message", "function_call", "function_call_output", "reasoning", "item_reference"
@@ -166,10 +169,10 @@ class ResponsesBody(Sampled, kw_only=True):
     tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
     """Needs "message.output_text.logprobs" in `include`."""
-    user: Annotated[str, Meta(max_length=MAX_USER)] | None = None
+    user: User | None = None
     # vLLM's additions
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None
     request_id: Name | None = None
     request_timeout: Seconds | None = None
     """The request ends after this time; tokenmill's own field."""
@@ -179,6 +182,8 @@ class ResponsesBody(Sampled, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_options: Ignored | None = None
     prompt_cache_retention: IgnoredText | None = None
+
+    NESTED: ClassVar[NestedFields] = {"stream_options": StreamOptions}
 
     UNSUPPORTED: ClassVar[UnsupportedFields] = {
         "background": Unsupported("answers are not computed in the background", (False,)),

@@ -14,7 +14,6 @@ from ..openai.reading.bodies import (
     ChatMessageBody,
     JSONSchemaFormat,
     ResponseFormat,
-    StreamOptions,
     TextPart,
     ToolChoice,
 )
@@ -29,7 +28,8 @@ from ..openai.reading.chat_parts import (
     tool,
     tool_call,
 )
-from ..openai.reading.unsupported import unsupported
+from ..serving.reading.fields import StreamOptions
+from ..serving.reading.unsupported import unsupported
 from .bodies import (
     AllowedFunctions,
     Content,

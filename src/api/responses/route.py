@@ -10,17 +10,11 @@ from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ..openai.chat import start_chat
-from ..openai.chunks import stream_chunks
-from ..openai.context import AnswerHead, context_of
+from ..openai.chunks import CHUNKS, stream_chunks, whole_answer
 from ..openai.reading.field_names import RESPONSES
-from ..openai.reading.request_reading import compute, read_body
-from ..openai.sse import (
-    CHUNKS,
-    KEEP_ALIVE,
-    EventStream,
-    named_events,
-    whole_answer,
-)
+from ..serving.context import AnswerHead, context_of
+from ..serving.reading.request_reading import compute, read_body
+from ..serving.sse import KEEP_ALIVE, EventStream, named_events
 from .answers import ResponseObject, TextSettings
 from .bodies import ReasoningOptions, ResponsesBody, TextFormat
 from .conversation import chat_body

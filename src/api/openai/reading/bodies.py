@@ -1,61 +1,46 @@
 """Request bodies of the HTTP API: every field with its type and range.
 
 The OpenAPI document is generated from these structs. `null` means "not given" in every field.
-`unsupported` lists the fields that clients know and that are missing here.
+The tables UNSUPPORTED list the fields that clients know and that are missing here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
-from ....core.request_options import (
-    MAX_CACHE_SALT,
-    MAX_CLIENT_ID,
-    MAX_METADATA_KEY,
-    MAX_METADATA_PAIRS,
-    MAX_METADATA_VALUE,
-    MAX_USER,
-)
 from ....core.sampling_params import COMPLETIONS, Logprobs, body_struct
+from ...serving.reading.fields import (
+    MAX_DOCUMENTS,
+    MAX_IDS,
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_TOOLS,
+    CacheSalt,
+    Count,
+    FunctionNameText,
+    Ignored,
+    IgnoredFlag,
+    IgnoredText,
+    Metadata,
+    ModelName,
+    Name,
+    NestedFields,
+    Priority,
+    ReasoningEffort,
+    Schema,
+    Seconds,
+    StreamOptions,
+    StructuredOutputs,
+    Text,
+    User,
+)
+from ...serving.reading.unsupported import UnsupportedFields
+from .unsupported import IN_CHAT, IN_COMPLETIONS
 
-MAX_IDS = 1 << 20
-"""Token ids in one list: no model has a longer context."""
-MAX_MESSAGES = 1 << 14
-MAX_PARTS = 1 << 10
-MAX_DOCUMENTS = 1 << 10
-MAX_TOOLS = 128
-"""As in OpenAI's API."""
-
-Text = Annotated[str, Meta(max_length=4096)]
-Name = Annotated[str, Meta(min_length=1, max_length=MAX_CLIENT_ID)]
-ModelName = Annotated[str, Meta(max_length=256)]
-Count = Annotated[int, Meta(ge=0, le=2**31)]
-Seconds = Annotated[float, Meta(gt=0, le=2**31)]
-PositiveCount = Annotated[int, Meta(ge=1, le=2**31)]
 PromptItem = str | int | list[int]
-Metadata = Annotated[
-    dict[
-        Annotated[str, Meta(min_length=1, max_length=MAX_METADATA_KEY)],
-        Annotated[str, Meta(max_length=MAX_METADATA_VALUE)],
-    ],
-    Meta(max_length=MAX_METADATA_PAIRS),
-]
-FunctionNameText = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-
-class StreamOptions(msgspec.Struct, kw_only=True):
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None
-    """OpenAI's padding against traffic analysis. Not supported: only false is accepted."""
-
-
-Schema = dict[str, Any] | bool
-"""A JSON schema."""
 
 
 class JSONSchemaFormat(msgspec.Struct, kw_only=True):
@@ -75,44 +60,6 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
     json_schema: JSONSchemaFormat | None = None
     structures: list[dict[str, Any]] | None = None
     triggers: list[str] | None = None
-
-
-class StructuredOutputs(msgspec.Struct, kw_only=True):
-    """vLLM's form of an answer's grammar: exactly one of its first six fields is given."""
-
-    json: Schema | str | None = None
-    """A schema, or its JSON text."""
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    """In the syntax of Lark, or of GBNF if it has "::="."""
-    json_object: bool | None = None
-    structural_tag: dict[str, Any] | str | None = None
-    # Options of grammars for JSON
-    whitespace_pattern: str | None = None
-    disable_any_whitespace: bool | None = None
-    disable_additional_properties: bool | None = None
-    """Objects whose schema lists properties have no others, unless the schema allows them."""
-    disable_fallback: bool | None = None
-    """Without effect: there is one grammar backend, so there is never a fallback."""
-
-
-class Ignored(msgspec.Struct):
-    """An object whose fields are skipped and not built."""
-
-
-NO_EFFECT = Meta(description="Accepted and ignored: it never changes an answer.")
-IgnoredText = Annotated[str, NO_EFFECT]
-IgnoredFlag = Annotated[bool, NO_EFFECT]
-
-
-def ignored_fields(kind: type) -> frozenset[str]:
-    """The fields of a body that clients send, and that never change an answer."""
-    return frozenset(
-        field.encode_name
-        for field in msgspec.structs.fields(kind)
-        if any(one is Ignored or NO_EFFECT in get_args(one) for one in get_args(field.type))
-    )
 
 
 if TYPE_CHECKING:
@@ -136,11 +83,11 @@ class SamplingFields(Sampled, kw_only=True):
     model: ModelName | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Annotated[str, Meta(max_length=MAX_USER)] | None = None
+    user: User | None = None
     # vLLM's additions
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
+    priority: Priority | None = None
     request_id: Name | None = None
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    cache_salt: CacheSalt | None = None
     metadata: Metadata | None = None
     request_timeout: Seconds | None = None
     """The request ends after this time; tokenmill's own field."""
@@ -170,6 +117,9 @@ class CompletionBody(SamplingFields, kw_only=True):
     echo: bool | None = None
     logprobs: Logprobs | None = None
     add_special_tokens: bool | None = None
+
+    UNSUPPORTED: ClassVar[UnsupportedFields] = IN_COMPLETIONS
+    NESTED: ClassVar[NestedFields] = {"stream_options": StreamOptions}
 
 
 class TextPart(msgspec.Struct, kw_only=True):
@@ -267,6 +217,12 @@ class ChatBody(SamplingFields, kw_only=True):
     prompt_cache_retention: IgnoredText | None = None
     safety_identifier: IgnoredText | None = None
 
+    UNSUPPORTED: ClassVar[UnsupportedFields] = IN_CHAT
+    NESTED: ClassVar[NestedFields] = {
+        "stream_options": StreamOptions,
+        "messages": ChatMessageBody,
+    }
+
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
     """The body of POST /tokenize: a prompt or messages."""
@@ -281,6 +237,8 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     documents: Documents | None = None
     tools: Tools | None = None
     return_token_strs: bool | None = None
+
+    NESTED: ClassVar[NestedFields] = {"messages": ChatMessageBody}
 
 
 class DetokenizeBody(msgspec.Struct, kw_only=True):

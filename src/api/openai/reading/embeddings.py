@@ -7,9 +7,19 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from ....core.request_options import MAX_CACHE_SALT, MAX_USER
-from .bodies import MAX_IDS, Metadata, ModelName, Name, PositiveCount, PromptItem, Seconds
-from .unsupported import Unsupported, UnsupportedFields
+from ...serving.reading.fields import (
+    MAX_IDS,
+    CacheSalt,
+    Metadata,
+    ModelName,
+    Name,
+    PositiveCount,
+    Priority,
+    Seconds,
+    User,
+)
+from ...serving.reading.unsupported import Unsupported, UnsupportedFields
+from .bodies import PromptItem
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True):
@@ -20,14 +30,14 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     dimensions: PositiveCount | None = None
     """The embedding is cut to this many numbers before it is normalized."""
     encoding_format: Literal["float", "base64"] | None = None
-    user: Annotated[str, Meta(max_length=MAX_USER)] | None = None
+    user: User | None = None
     # vLLM's additions
     add_special_tokens: bool | None = None
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    cache_salt: CacheSalt | None = None
     metadata: Metadata | None = None
     normalize: bool | None = None
     """False: the embedding keeps its length. Otherwise its length is 1."""
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
+    priority: Priority | None = None
     request_id: Name | None = None
     request_timeout: Seconds | None = None
 

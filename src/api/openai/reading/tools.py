@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....core.contract.parsing.answers import ToolDefinition
-from ...answers.tools import ToolUse, tool_use
+from ...chat.tools import ToolUse, tool_use
 from .bodies import AllowedToolChoice, ChatBody, NamedToolChoice, TokenizeBody, ToolBody
 
 

@@ -11,14 +11,13 @@ import msgspec
 
 from ....core.suggest import did_you_mean
 from ...http.errors import APIError
-from .bodies import ChatMessageBody, StreamOptions
+from .fields import NestedFields
 from .unsupported import check_neutral, unsupported_fields
 
 Fields = dict[str, msgspec.Raw]
 # A decoder that is made once costs a tenth of one that is made for each body.
 decode_fields = msgspec.json.Decoder(Fields).decode
-_decode_options = msgspec.json.Decoder(Fields | None).decode
-_decode_messages = msgspec.json.Decoder(list[Fields] | None).decode
+_decode_nested = msgspec.json.Decoder(Fields | list[Fields] | None).decode
 
 MAX_UNKNOWN = 1024
 """Unknown fields that a body, or its messages together, may have."""
@@ -49,9 +48,10 @@ def unknown_fields(given: Fields, kind: type) -> list[UnknownField]:
         check_neutral(name, given[name], unsupported[name])
     known = _known_fields(kind)
     found = _others(given, "", known)
-    for name, find in (("stream_options", _in_options), ("messages", _in_messages)):
-        if name in known and name in given:
-            found += find(given[name])
+    nested: NestedFields = getattr(kind, "NESTED", {})
+    for name, inner in nested.items():
+        if name in given:
+            found += _within(name, given[name], inner)
     return list({field.path: field for field in found}.values())
 
 
@@ -74,10 +74,6 @@ def _known_fields(kind: type) -> dict[str, None]:
     return dict.fromkeys((*fields, *unsupported_fields(kind)))
 
 
-_OPTIONS = dict.fromkeys(StreamOptions.__struct_fields__)
-_MESSAGE = dict.fromkeys(ChatMessageBody.__struct_fields__)
-
-
 def _others(given: Iterable[str], parent: str, known: dict[str, None]) -> list[UnknownField]:
     names = {name for name in given if name not in known}
     if len(names) > MAX_UNKNOWN:
@@ -85,12 +81,9 @@ def _others(given: Iterable[str], parent: str, known: dict[str, None]) -> list[U
     return [UnknownField(name, parent, known) for name in sorted(names)]
 
 
-def _in_options(raw: msgspec.Raw) -> list[UnknownField]:
-    options = _decode_options(raw)
-    return _others(options or (), "stream_options", _OPTIONS)
-
-
-def _in_messages(raw: msgspec.Raw) -> list[UnknownField]:
-    messages = _decode_messages(raw) or ()
-    names = chain.from_iterable(messages)
-    return _others(names, "messages[]", _MESSAGE)
+def _within(field: str, raw: msgspec.Raw, kind: type) -> list[UnknownField]:
+    given = _decode_nested(raw) or ()
+    known = _known_fields(kind)
+    if isinstance(given, dict):
+        return _others(given, field, known)
+    return _others(chain.from_iterable(given), f"{field}[]", known)

@@ -13,7 +13,7 @@ from functools import cache
 import msgspec
 
 from ...http.errors import APIError
-from .bodies import Ignored
+from .fields import Ignored
 from .unsupported import unsupported_fields
 
 Fields = Mapping[str, msgspec.Raw]
