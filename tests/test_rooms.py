@@ -31,6 +31,7 @@ BAD_IMPORTS = {
     ("backends/machine/device.py", "from ...plugins.orders import fcfs"): "the package's layers",
     ("backends/machine/device.py", "import uvicorn"): "backends and testing",
     ("api/serving/sse.py", "from ...backends import machine"): "the API uses",
+    ("api/anthropic/events.py", "from ..openai import chunks"): "each HTTP API knows",
     ("llm.py", "from .backends import machine"): "the library's LLM",
     ("llm.py", "from .doctor import finding"): "tools are rooms",
     ("testing/toy_tokenizer.py", "from ..api import openapi"): "the package's layers",

@@ -37,7 +37,7 @@ from .responses.answers import ResponseObject
 from .responses.bodies import ResponsesBody
 from .serving.context import ServerSettings
 from .serving.reading.fields import StreamOptions
-from .serving.reading.unsupported import Unsupported, unsupported_fields
+from .serving.reading.unknown_fields import Unsupported, unsupported_fields
 
 _BODIES: dict[str, type] = {
     "/v1/completions": CompletionBody,

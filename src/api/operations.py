@@ -16,10 +16,10 @@ from ..core.host.metrics.hook_samples import with_hook_stats
 from ..core.shell.checking import check_prompt_text
 from ..core.shell.home import DRAINING
 from ..version import __version__
+from .chat.conversation import encode_conversation
 from .http.errors import APIError, shutting_down
-from .openai.conversation import encode_conversation
 from .openai.reading.bodies import DetokenizeBody, TokenizeBody
-from .openai.reading.tools import read_tool_use
+from .openai.reading.requests import read_conversation, read_tool_use
 from .openai.responses import (
     DetokenizeResponse,
     ModelCard,
@@ -202,7 +202,8 @@ async def tokenize(request: Request) -> Response:
     engine = context.engine
     if body.messages is not None:
         tools = (await compute(request, read_tool_use, body)).shown
-        tokens = await encode_conversation(body, body.messages, engine, context.parsers, tools)
+        conversation = read_conversation(body)
+        tokens = await encode_conversation(conversation, engine, context.parsers, tools)
     else:
         tokens = await _encode(body.prompt or "", body.add_special_tokens is not False, engine)
 

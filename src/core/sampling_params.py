@@ -220,11 +220,12 @@ _Sampled = msgspec.defstruct("_Sampled", [(name, KINDS[name]) for name in SAMPLE
 _LISTS = [name for name in SAMPLED if "tuple" in str(KINDS[name])]
 
 
-def body_struct(body: str) -> type[msgspec.Struct]:
-    """A struct with the parameters that this body has. None, their default, means not given."""
+def body_struct(body: str, base: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """A struct like `base`, with the parameters that this body has. None, their default, means not
+    given."""
     kinds = {name: SAMPLED[name].metadata["alone"] | KINDS[name] for name in sampled_in(body)}
     found = [(name, kind | None, None) for name, kind in kinds.items()]
-    return msgspec.defstruct("Sampled", found, kw_only=True)
+    return msgspec.defstruct("Sampled", found, bases=(base,), kw_only=True)
 
 
 def sampled_in(place: str) -> list[str]:

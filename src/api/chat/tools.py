@@ -82,6 +82,18 @@ def tool_use(
     )
 
 
+def definition(
+    name: str, description: str | None, parameters: Mapping[str, Any] | None, strict: bool | None
+) -> ToolDefinition:
+    """A function that the model may call; without `parameters` it has none."""
+    return ToolDefinition(
+        name=name,
+        description=description,
+        parameters=parameters or {"type": "object", "properties": {}},
+        strict=bool(strict),
+    )
+
+
 def parser_of(use: ToolUse, parsers: AnswerParsers) -> ToolCallParser | None:
     """The parser that finds the calls in an answer; None if there may be none.
 

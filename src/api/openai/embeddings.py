@@ -15,7 +15,7 @@ from ...core.outputs import RequestOutput
 from ...core.pooling import Pooling, PoolingParams
 from ...core.request_options import RequestOptions
 from ...core.sampling_params import SamplingParams
-from ..http.errors import APIError
+from ..http.errors import APIError, FieldNames
 from ..serving.context import context_of
 from ..serving.reading.request_reading import compute, read_body
 from ..serving.request_options import request_options
@@ -24,9 +24,9 @@ from ..serving.sse import json_response
 from ..serving.streams import check_ends, final_unless_disconnected, submit_all
 from .prompts import Prompt, read_prompts, tokenized
 from .reading.embeddings import EmbeddingsBody
-from .reading.field_names import EMBEDDINGS
 from .responses import Embedding, EmbeddingsResponse, EmbeddingUsage
 
+NAMES = FieldNames({"prompt": "input"})
 MAX_INPUTS = 2048
 """Maximum number of inputs of one call, as in OpenAI's API."""
 _AT_ONCE = 64
@@ -42,7 +42,7 @@ async def create_embeddings(request: Request) -> Response:
     pooling = PoolingParams(dimensions=body.dimensions, use_activation=body.normalize is not False)
     pooling.check(engine.info.hidden_size)
     options = request_options(request, body, "embd", context.settings.metadata_headers)
-    with EMBEDDINGS.in_errors():
+    with NAMES.in_errors():
         outputs = await _all_outputs(request, body, engine, options)
     show_times(request.scope, outputs)
     # In a thread, because thousands of vectors take seconds.

@@ -12,32 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from ....core.sampling_params import COMPLETIONS, Logprobs, body_struct
-from ...serving.reading.fields import (
-    MAX_DOCUMENTS,
-    MAX_IDS,
-    MAX_MESSAGES,
-    MAX_PARTS,
-    MAX_TOOLS,
-    CacheSalt,
-    Count,
-    FunctionNameText,
-    Ignored,
-    IgnoredFlag,
-    IgnoredText,
-    Metadata,
-    ModelName,
-    Name,
-    NestedFields,
-    Priority,
-    ReasoningEffort,
-    Schema,
-    Seconds,
-    StreamOptions,
-    StructuredOutputs,
-    Text,
-    User,
-)
-from ...serving.reading.unsupported import UnsupportedFields
+from ...serving.reading import fields
+from ...serving.reading.unknown_fields import UnsupportedFields
 from .unsupported import IN_CHAT, IN_COMPLETIONS
 
 PromptItem = str | int | list[int]
@@ -46,9 +22,9 @@ PromptItem = str | int | list[int]
 class JSONSchemaFormat(msgspec.Struct, kw_only=True):
     """The schema of a `response_format`."""
 
-    name: Text | None = None
+    name: fields.Text | None = None
     description: str | None = None
-    schema: Schema | None = None
+    schema: fields.Schema | None = None
     strict: bool | None = None
     """Whether a keyword that is not supported is refused. If not, a header names it."""
 
@@ -64,7 +40,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
 
 if TYPE_CHECKING:
 
-    class Sampled(msgspec.Struct, kw_only=True):
+    class Sampled(fields.Sender, kw_only=True):
         """The declared parameters. These are read by name, all others as a group."""
 
         n: int | None = None
@@ -74,23 +50,16 @@ if TYPE_CHECKING:
         logprob_token_ids: tuple[int, ...] | None = None
         truncate_prompt_tokens: int | None = None
 else:
-    Sampled = body_struct(COMPLETIONS)
+    Sampled = body_struct(COMPLETIONS, fields.Sender)
 
 
 class SamplingFields(Sampled, kw_only=True):
     """The fields that completions and chat completions share."""
 
-    model: ModelName | None = None
+    model: fields.ModelName | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: User | None = None
+    stream_options: fields.StreamOptions | None = None
     # vLLM's additions
-    priority: Priority | None = None
-    request_id: Name | None = None
-    cache_salt: CacheSalt | None = None
-    metadata: Metadata | None = None
-    request_timeout: Seconds | None = None
-    """The request ends after this time; tokenmill's own field."""
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
@@ -98,28 +67,28 @@ class SamplingFields(Sampled, kw_only=True):
     best_of: int | None = None
     """Only 1 and the value of `n` are accepted."""
     response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
+    structured_outputs: fields.StructuredOutputs | None = None
     # Names of older versions of vLLM for the fields of structured_outputs
-    guided_json: Schema | str | None = None
+    guided_json: fields.Schema | str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
-    session_id: IgnoredText | None = None
-    spaces_between_special_tokens: IgnoredFlag | None = None
+    session_id: fields.IgnoredText | None = None
+    spaces_between_special_tokens: fields.IgnoredFlag | None = None
     """Text is made of the tokens' own bytes, so there are never such spaces."""
 
 
 class CompletionBody(SamplingFields, kw_only=True):
     """The body of POST /v1/completions."""
 
-    prompt: str | Annotated[list[PromptItem], Meta(max_length=MAX_IDS)]
+    prompt: str | Annotated[list[PromptItem], Meta(max_length=fields.MAX_IDS)]
     echo: bool | None = None
     logprobs: Logprobs | None = None
     add_special_tokens: bool | None = None
 
     UNSUPPORTED: ClassVar[UnsupportedFields] = IN_COMPLETIONS
-    NESTED: ClassVar[NestedFields] = {"stream_options": StreamOptions}
+    NESTED: ClassVar[fields.NestedFields] = {"stream_options": fields.StreamOptions}
 
 
 class TextPart(msgspec.Struct, kw_only=True):
@@ -134,7 +103,7 @@ class ChatMessageBody(msgspec.Struct, kw_only=True):
     """
 
     role: str
-    content: str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)] | None = None
+    content: str | Annotated[list[TextPart], Meta(max_length=fields.MAX_PARTS)] | None = None
     name: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
@@ -150,7 +119,7 @@ class ChatMessageBody(msgspec.Struct, kw_only=True):
 class FunctionBody(msgspec.Struct, kw_only=True):
     """A function that the model may call; `parameters` is a JSON schema."""
 
-    name: FunctionNameText
+    name: fields.FunctionNameText
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -180,32 +149,32 @@ class AllowedTools(msgspec.Struct, kw_only=True):
     """The model sees all tools, but may call only these."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[AllowedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[AllowedTool], Meta(min_length=1, max_length=fields.MAX_TOOLS)]
 
 
 class AllowedToolChoice(msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
     allowed_tools: AllowedTools
 
 
-Tools = Annotated[list[ToolBody], Meta(max_length=MAX_TOOLS)]
+Tools = Annotated[list[ToolBody], Meta(max_length=fields.MAX_TOOLS)]
 ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice | AllowedToolChoice
-Documents = Annotated[list[dict[str, str]], Meta(max_length=MAX_DOCUMENTS)]
+Documents = Annotated[list[dict[str, str]], Meta(max_length=fields.MAX_DOCUMENTS)]
 """Texts that the chat template shows; it knows their names, such as "title" and "text"."""
-Messages = Annotated[list[ChatMessageBody], Meta(min_length=1, max_length=MAX_MESSAGES)]
+Messages = Annotated[list[ChatMessageBody], Meta(min_length=1, max_length=fields.MAX_MESSAGES)]
 
 
 class ChatBody(SamplingFields, kw_only=True):
     """The body of POST /v1/chat/completions."""
 
     messages: Messages
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: fields.Count | None = None
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: Documents | None = None
-    reasoning_effort: ReasoningEffort | None = None
+    reasoning_effort: fields.ReasoningEffort | None = None
     include_reasoning: bool | None = None
     thinking_token_budget: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
     """Tokens of reasoning after which its end is forced; -1: no limit."""
@@ -213,13 +182,13 @@ class ChatBody(SamplingFields, kw_only=True):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_options: Ignored | None = None
-    prompt_cache_retention: IgnoredText | None = None
-    safety_identifier: IgnoredText | None = None
+    prompt_cache_options: fields.Ignored | None = None
+    prompt_cache_retention: fields.IgnoredText | None = None
+    safety_identifier: fields.IgnoredText | None = None
 
     UNSUPPORTED: ClassVar[UnsupportedFields] = IN_CHAT
-    NESTED: ClassVar[NestedFields] = {
-        "stream_options": StreamOptions,
+    NESTED: ClassVar[fields.NestedFields] = {
+        "stream_options": fields.StreamOptions,
         "messages": ChatMessageBody,
     }
 
@@ -227,7 +196,7 @@ class ChatBody(SamplingFields, kw_only=True):
 class TokenizeBody(msgspec.Struct, kw_only=True):
     """The body of POST /tokenize: a prompt or messages."""
 
-    model: ModelName | None = None
+    model: fields.ModelName | None = None
     prompt: str | None = None
     messages: Messages | None = None
     add_special_tokens: bool | None = None
@@ -238,11 +207,11 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     tools: Tools | None = None
     return_token_strs: bool | None = None
 
-    NESTED: ClassVar[NestedFields] = {"messages": ChatMessageBody}
+    NESTED: ClassVar[fields.NestedFields] = {"messages": ChatMessageBody}
 
 
 class DetokenizeBody(msgspec.Struct, kw_only=True):
     """The body of POST /detokenize."""
 
-    tokens: Annotated[list[int], Meta(max_length=MAX_IDS)]
-    model: ModelName | None = None
+    tokens: Annotated[list[int], Meta(max_length=fields.MAX_IDS)]
+    model: fields.ModelName | None = None

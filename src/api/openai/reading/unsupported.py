@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...serving.reading.unsupported import Unsupported, UnsupportedFields
+from ...serving.reading.unknown_fields import Unsupported, UnsupportedFields
 
 _NO_TRANSFER = "KV blocks are not transferred between servers"
 _NO_MEDIA = "this server reads and writes text only"

@@ -14,7 +14,7 @@ import msgspec
 
 from ...http.errors import APIError
 from .fields import Ignored
-from .unsupported import unsupported_fields
+from .unknown_fields import unsupported_fields
 
 Fields = Mapping[str, msgspec.Raw]
 

@@ -40,14 +40,23 @@ Metadata = Annotated[
 ]
 FunctionNameText = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-CacheSalt = Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)]
-Priority = Annotated[int, Meta(ge=-(2**31), le=2**31)]
-User = Annotated[str, Meta(max_length=MAX_USER)]
 NestedFields = Mapping[str, type]
 """Fields with an object, or a list of them, whose unknown fields are looked for: the objects'
 type, by the field's name."""
 Schema = dict[str, Any] | bool
 """A JSON schema."""
+
+
+class Sender(msgspec.Struct, kw_only=True):
+    """The fields of a body that say whose request it is, and how urgent."""
+
+    user: Annotated[str, Meta(max_length=MAX_USER)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    metadata: Metadata | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
+    request_id: Name | None = None
+    request_timeout: Seconds | None = None
+    """The request ends after this time; tokenmill's own field."""
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import gc
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,17 +15,18 @@ import anyio.to_thread
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from ....core import value_errors
 from ...http.body_budget import Account
 from ...http.errors import APIError
 from ...http.ignored_fields import name_ignored
 from ..context import context_of
-from .body_errors import explain_syntax, explain_value
 from .body_sizes import SMALL_BYTES, check_sizes, check_unknown
 from .unknown_fields import UnknownField, decode_fields, refuse_unknown, unknown_fields
 
 BODY_SECONDS = 10.0
 """Maximum time for a client to send its body."""
 JSON = "application/json"
+_BYTE = re.compile(r"\(byte (\d+)\)")
 Body = TypeVar("Body")
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -92,11 +94,25 @@ def _explained(kind: type) -> Iterator[None]:
     try:
         yield
     except msgspec.ValidationError as error:
-        raise explain_value(error, kind) from error
+        param, text = value_errors.explain_value(error, kind)
+        raise APIError(400, text, param=param) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise explain_syntax(error) from error
+        raise _explain_syntax(error) from error
     except RecursionError as error:
         raise APIError(400, "the body is nested too deeply") from error
+
+
+def _explain_syntax(error: Exception) -> APIError:
+    """The error for a body that is not JSON."""
+    if isinstance(error, UnicodeDecodeError):
+        return APIError(400, "the body is not valid UTF-8")
+    place = _BYTE.search(str(error))
+    why = (
+        f"the first error is at byte {place.group(1)}"
+        if place
+        else "it ends too early, or has half of a surrogate pair"
+    )
+    return APIError(400, f"the body is not valid JSON: {why}")
 
 
 @contextmanager

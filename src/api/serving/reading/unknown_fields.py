@@ -1,18 +1,22 @@
-"""Finds the fields of a body that its struct does not have."""
+"""Finds the fields of a body that its struct does not have.
+
+Many clients always send fields that this server does not support. A value that changes nothing
+passes; every other value is refused with the reason. The OpenAPI document lists them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from typing import Any
 
 import msgspec
 
 from ....core.suggest import did_you_mean
 from ...http.errors import APIError
-from .fields import NestedFields
-from .unsupported import check_neutral, unsupported_fields
+from .fields import NestedFields, StreamOptions
 
 Fields = dict[str, msgspec.Raw]
 # A decoder that is made once costs a tenth of one that is made for each body.
@@ -23,6 +27,19 @@ MAX_UNKNOWN = 1024
 """Unknown fields that a body, or its messages together, may have."""
 _LONGEST_NAME = 64
 """Characters of an unknown field's name that an error repeats."""
+_LONGEST_NEUTRAL = 64
+"""Bytes of JSON. A longer value is not decoded, because neutral values are shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A field that only null and the `neutral` values may have."""
+
+    reason: str
+    neutral: tuple[Any, ...] = ()
+
+
+UnsupportedFields = Mapping[str, Unsupported]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +104,34 @@ def _within(field: str, raw: msgspec.Raw, kind: type) -> list[UnknownField]:
     if isinstance(given, dict):
         return _others(given, field, known)
     return _others(chain.from_iterable(given), f"{field}[]", known)
+
+
+def unsupported_fields(kind: type) -> UnsupportedFields:
+    """The unsupported fields of a body."""
+    found: UnsupportedFields = getattr(kind, "UNSUPPORTED", {})
+    return found
+
+
+def check_neutral(name: str, value: msgspec.Raw, field: Unsupported) -> None:
+    """Raise APIError (400) for a value that asks for something that this server does not have."""
+    if not is_neutral(value, field):
+        raise unsupported(name, field.reason)
+
+
+def is_neutral(value: msgspec.Raw, field: Unsupported) -> bool:
+    """Whether a JSON value changes nothing."""
+    raw = bytes(value)
+    return len(raw) <= _LONGEST_NEUTRAL and msgspec.json.decode(raw) in (None, *field.neutral)
+
+
+def unsupported(param: str, reason: str) -> APIError:
+    """The error for a field that asks for something that this server does not have."""
+    return APIError(400, f"{param} is not supported: {reason}", param=param, code="unsupported")
+
+
+def check_stream_options(options: StreamOptions | None, is_streamed: bool | None) -> None:
+    """Raise APIError (400) for options without a stream, and for padding."""
+    if options is not None and not is_streamed:
+        raise APIError(400, "stream_options needs stream: true", param="stream_options")
+    if options is not None and options.include_obfuscation:
+        raise unsupported("stream_options.include_obfuscation", "leave it out")
