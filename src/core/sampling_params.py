@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from .checked_once import checked_once, frozen
-from .errors import InvalidRequestError
+from .errors import InvalidRequestError, named
 from .grammar import Grammar
 from .pooling import Pooling
 from .read_only_collections import ReadOnlyDict
@@ -267,7 +267,7 @@ def _check_together(params: SamplingParams) -> None:
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise _invalid(
             "min_tokens",
-            f"must be at most max_tokens ({params.max_tokens}), got {params.min_tokens}",
+            f"must be at most {named('max_tokens')} ({params.max_tokens}), got {params.min_tokens}",
         )
     if params.truncate_prompt_tokens == 0:
         raise _invalid("truncate_prompt_tokens", "must be -1, or at least 1")

@@ -15,7 +15,7 @@ from ..chat.conversation import encode_conversation
 from ..chat.sampling import reasoning_marks
 from ..chat.start import start_chat
 from ..http.anthropic_errors import anthropic_error_body
-from ..http.errors import APIError, FieldNames
+from ..http.errors import APIError, own_names
 from ..serving.answers import whole_answer
 from ..serving.context import context_of
 from ..serving.reading.request_reading import compute, read_body
@@ -25,20 +25,18 @@ from .bodies import CountTokensBody, MessagesBody
 from .conversation import read_chat, read_conversation, read_tools
 from .events import message_events, whole_message
 
-NAMES = FieldNames(
-    {
-        "prompt": "messages",
-        "chat_template_kwargs.enable_thinking": "thinking",
-        "chat_template_kwargs.reasoning_effort": "output_config.effort",
-        "thinking_token_budget": "thinking.budget_tokens",
-        "response_format.json_schema": "output_config.format",
-        "response_format": "output_config.format",
-        "function.parameters": "input_schema",
-        "messages[].tool_calls[].function.arguments": "messages[].content[].input",
-        "stop": "stop_sequences",
-        "user": "metadata.user_id",
-    }
-)
+NAMES = {
+    "prompt": "messages",
+    "chat_template_kwargs.enable_thinking": "thinking",
+    "chat_template_kwargs.reasoning_effort": "output_config.effort",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "response_format.json_schema": "output_config.format",
+    "response_format": "output_config.format",
+    "function.parameters": "input_schema",
+    "messages[].tool_calls[].function.arguments": "messages[].content[].input",
+    "stop": "stop_sequences",
+    "user": "metadata.user_id",
+}
 
 
 async def create_message(request: Request) -> Response:
@@ -58,7 +56,7 @@ async def count_tokens(request: Request) -> Response:
     body = await read_body(request, CountTokensBody)
     context = context_of(request)
     context.check_model(body.model)
-    with NAMES.in_errors():
+    with own_names(NAMES):
         conversation = await compute(request, read_conversation, body)
         tools = await compute(request, read_tools, body)
         token_ids = await encode_conversation(

@@ -85,7 +85,7 @@ def naming_field(param: str | None) -> Iterator[None]:
     except InvalidRequestError as error:
         if error.param != "grammar":
             raise
-        raise InvalidRequestError(str(error), param=param) from error
+        raise InvalidRequestError(error.template, param=param) from error
 
 
 def structured_fields(outputs: StructuredOutputs | None, *before: GrammarField) -> GrammarFields:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from ...core.contract.parsing.answer_parsers import ToolCallParser
 from ...core.contract.parsing.answers import Delta, ToolCallDelta
-from ...core.errors import InvalidRequestError
+from ...core.errors import InvalidRequestError, named
 from ...core.grammar import Grammar
 from ...core.host.answer_reader import AnswerReader
 from ...core.outputs import CompletionOutput, FinishReason
@@ -106,7 +106,7 @@ class ChatReading:
             if params.grammar is not None:
                 raise APIError(
                     400, "a tool_choice that enforces a call cannot be combined with "
-                    "response_format or structured_outputs; remove one of them",
+                    f"{named('response_format')} or structured_outputs; remove one of them",
                     param="tool_choice",
                 )  # fmt: skip
             params = params.with_changes(grammar=self._grammar())

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...core.contract.client import EngineClient
 from ...core.contract.logits_processor import THINKING_BUDGET
+from ...core.errors import named
 from ...core.host.answer_parsers import AnswerParsers
 from ...core.interfaces import Tokenizer
 from ...core.sampling_params import SamplingParams
@@ -13,7 +14,8 @@ from ...core.shell.checking import sampling_defaults
 from ..http.errors import APIError
 
 NO_LIMIT = 2**31
-_FIELD = "thinking_token_budget"
+_PARAM = "thinking_token_budget"
+_FIELD = named(_PARAM)
 
 
 def with_default_length(
@@ -61,7 +63,7 @@ def with_thinking_budget(
             400,
             f"{_FIELD} needs a reasoning parser with marks, and this server has none; leave it "
             "out, or start the server with --reasoning-parser NAME",
-            param=_FIELD,
+            param=_PARAM,
             code="unsupported",
         )
     start, end = (tokenizer.encode(mark, add_special_tokens=False) for mark in marks)

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from ...core.contract.client import EngineClient
 from ...core.errors import InvalidRequestError
 from ...core.sampling_params import OutputKind, SamplingParams
-from ..http.errors import FieldNames
+from ..http.errors import own_names
 from ..http.ignored_fields import name_ignored
 from ..serving.answers import LONG_ANSWER, Outputs, TokenCounts, TokenTally
 from ..serving.context import AnswerHead, AppContext, check_fan_out, context_of, make_head
@@ -51,14 +51,14 @@ async def start_chat(
     read: Callable[[Body], ChatRequest],
     body: Body,
     prefix: str,
-    names: FieldNames,
+    names: Mapping[str, str],
 ) -> Chat:
     """Submit the chat that `read` finds in a body.
 
     `prefix` is the beginning of the answer's id; errors use the API's field `names`. Raises
     APIError or InvalidRequestError with the field's name, and what EngineClient.submit raises.
     """
-    with names.in_errors():
+    with own_names(names):
         return await _start(request, await compute(request, read, body), prefix)
 
 

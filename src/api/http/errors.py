@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.errors import (
+    NAME_MARK,
     EngineStoppedError,
     InvalidRequestError,
     OverloadedError,
@@ -33,21 +34,22 @@ _TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_un
 
 
 class APIError(Exception):
-    """An HTTP error answer. Any code below a route may raise it."""
+    """An HTTP error answer. Any code below a route may raise it. See InvalidRequestError."""
 
     def __init__(
         self,
         status: int,
-        message: str,
+        template: str,
         *,
         param: str | None = None,
         code: str | None = None,
         retry_after: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        self.template = template
+        self.message = template.replace(NAME_MARK, "")
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.param = param
         self.code = code
         self.retry_after = retry_after
@@ -57,45 +59,33 @@ class APIError(Exception):
 _INDEX = re.compile(r"\[\d+\]")
 
 
-class FieldNames:
-    """An API's names, by the names of completions, chat completions or sampling parameters.
+@contextmanager
+def own_names(names: Mapping[str, str]) -> Iterator[None]:
+    """Let errors for the client use an API's names of fields.
 
-    A name may be a path of fields, with "[]" for any index. Of several that fit, the first counts.
+    `names`: by the names of chat completions and of sampling parameters. A name may be a path of
+    fields, with "[]" for any index. Of several that fit, the first counts.
     """
+    try:
+        yield
+    except (APIError, InvalidRequestError) as error:
+        if error.param is not None:
+            error.param = _own(error.param, names)
+        parts = error.template.split(NAME_MARK)
+        text = "".join(_own(part, names) if n % 2 else part for n, part in enumerate(parts))
+        error.args = (text,)
+        if isinstance(error, APIError):
+            error.message = text
+        raise
 
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
-        # A single word, such as "messages", also stands for itself. A quoted name is the client's.
-        fields = [re.escape(name) for name in names if re.search(r"[_.]", name)]
-        pattern = "|".join(fields).replace(r"\[\]", r"\[\d+\]")
-        self._fields = re.compile(rf"(?<![\w'\"])({pattern})(?![\w'\"])") if fields else None
 
-    def own(self, path: str) -> str:
-        """The API's path of a field, or of a part of it."""
-        for name, own in self._names.items():
-            if path == name or path.startswith((f"{name}.", f"{name}[")):
-                return own + path[len(name) :]
-        return path
-
-    @contextmanager
-    def in_errors(self) -> Iterator[None]:
-        """Let errors for the client use the API's names."""
-        try:
-            yield
-        except (APIError, InvalidRequestError) as error:
-            if error.param is not None:
-                error.param = self.own(error.param)
-            text = self._text(str(error))
-            error.args = (text,)
-            if isinstance(error, APIError):
-                error.message = text
-            raise
-
-    def _text(self, text: str) -> str:
-        return self._fields.sub(self._own_match, text) if self._fields else text
-
-    def _own_match(self, found: re.Match[str]) -> str:
-        return self._names[_INDEX.sub("[]", found[1])]
+def _own(path: str, names: Mapping[str, str]) -> str:
+    """The API's path of a field, or of a part of it."""
+    plain = _INDEX.sub("[]", path)
+    for name, own in names.items():
+        if plain == name or plain.startswith((f"{name}.", f"{name}[")):
+            return own + plain[len(name) :]
+    return path
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):

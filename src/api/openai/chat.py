@@ -15,7 +15,6 @@ from ...core.outputs import CompletionOutput, RequestOutput
 from ..chat.logprobs import TokenNames, content_logprobs
 from ..chat.reading import EndReason, Piece
 from ..chat.start import Chat, start_chat
-from ..http.errors import FieldNames
 from ..serving.answers import Outputs, TokenCounts, whole_answer
 from ..serving.reading.request_reading import read_body
 from .chunks import event_stream, make_usage
@@ -35,7 +34,7 @@ from .responses import (
     PromptLogprobs,
 )
 
-NAMES = FieldNames({"prompt": "messages", "logprobs": "top_logprobs"})
+NAMES = {"prompt": "messages", "logprobs": "top_logprobs"}
 ROLE = "assistant"
 
 

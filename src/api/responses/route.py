@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ..chat.start import start_chat
-from ..http.errors import FieldNames, error_body
+from ..http.errors import error_body
 from ..serving.answers import whole_answer
 from ..serving.context import AnswerHead
 from ..serving.reading.request_reading import read_body
@@ -21,20 +21,18 @@ from .conversation import read_chat
 from .writer import response_events, whole_response
 
 EVENTS = named_events(lambda error: data_line(error_body(error)), KEEP_ALIVE)
-NAMES = FieldNames(
-    {
-        "prompt": "input",
-        "messages": "input",
-        "chat_template_kwargs.reasoning_effort": "reasoning.effort",
-        "function.parameters": "parameters",
-        "messages[].tool_calls[].function": "input[]",
-        "messages[].tool_calls": "input[]",
-        "logprobs": "top_logprobs",
-        "max_tokens": "max_output_tokens",
-        "response_format.json_schema": "text.format",
-        "response_format": "text.format",
-    }
-)
+NAMES = {
+    "prompt": "input",
+    "messages": "input",
+    "chat_template_kwargs.reasoning_effort": "reasoning.effort",
+    "function.parameters": "parameters",
+    "messages[].tool_calls[].function": "input[]",
+    "messages[].tool_calls": "input[]",
+    "logprobs": "top_logprobs",
+    "max_tokens": "max_output_tokens",
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+}
 
 
 async def create_response(request: Request) -> Response:
