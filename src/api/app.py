@@ -29,9 +29,9 @@ from .http.request_id import TrackRequests
 from .http.root_path import StripRootPath
 from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
-from .openai.context import AppContext, ServerSettings
 from .openai.embeddings import create_embeddings
 from .responses.route import create_response
+from .serving.context import AppContext, ServerSettings
 
 ROUTES = (
     Route("/", operations.index),

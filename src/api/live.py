@@ -18,7 +18,7 @@ from ..version import __version__
 from .http.errors import APIError
 from .http.keys.auth import key_holder
 from .http.live_page import FILES
-from .openai.context import AppContext, context_of
+from .serving.context import AppContext, context_of
 
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 _SALT = secrets.token_bytes(8)

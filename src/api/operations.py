@@ -16,13 +16,11 @@ from ..core.host.metrics.hook_samples import with_hook_stats
 from ..core.shell.checking import check_prompt_text
 from ..core.shell.home import DRAINING
 from ..version import __version__
+from .chat.conversation import encode_conversation
 from .http.errors import APIError, shutting_down
 from .http.live_page import FILES
-from .openai.context import AppContext, context_of
-from .openai.conversation import encode_conversation
 from .openai.reading.bodies import DetokenizeBody, TokenizeBody
-from .openai.reading.request_reading import compute, read_body
-from .openai.reading.tools import read_tool_use
+from .openai.reading.requests import read_conversation, read_tool_use
 from .openai.responses import (
     DetokenizeResponse,
     ModelCard,
@@ -31,6 +29,8 @@ from .openai.responses import (
     TokenizerInfoResponse,
 )
 from .openapi import openapi_document
+from .serving.context import AppContext, context_of
+from .serving.reading.request_reading import compute, read_body
 
 UNHEALTHY_SECONDS = 60.0
 """Shortest stall that /health reports. Its caller may restart the server, and a first step with a
@@ -207,7 +207,8 @@ async def tokenize(request: Request) -> Response:
     engine = context.engine
     if body.messages is not None:
         tools = (await compute(request, read_tool_use, body)).shown
-        tokens = await encode_conversation(body, body.messages, engine, context.parsers, tools)
+        conversation = read_conversation(body)
+        tokens = await encode_conversation(conversation, engine, context.parsers, tools)
     else:
         tokens = await _encode(body.prompt or "", body.add_special_tokens is not False, engine)
 

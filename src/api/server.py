@@ -36,7 +36,7 @@ from .http.log_lines import log_formatter
 from .http.log_output import log_handler
 from .http.log_throttle import Throttle
 from .listening import BACKLOG, Address, listening, tls_context
-from .openai.context import ServerSettings
+from .serving.context import ServerSettings
 from .stopping import LAST_WORDS, Stopper
 
 

@@ -20,12 +20,22 @@ class PluginError(ConfigError):
     """A plugin cannot be found, loaded or built. The message names the plugin."""
 
 
+NAME_MARK = "\0"
+"""Stands before and after the names of fields in templates of errors."""
+
+
+def named(field: str) -> str:
+    """A field in the template of an error. An API that has another name for it shows that one."""
+    return f"{NAME_MARK}{field}{NAME_MARK}"
+
+
 class InvalidRequestError(TokenmillError):
     """A request is invalid and refused at admission. `param` names the field to change; `code` is
-    OpenAI's word for the error, if it has one."""
+    OpenAI's word for the error, if it has one. The template may have fields that are `named`."""
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, template: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(template.replace(NAME_MARK, ""))
+        self.template = template
         self.param = param
         self.code = code
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from .checked_once import checked_once, frozen
-from .errors import InvalidRequestError
+from .errors import InvalidRequestError, named
 from .grammar import Grammar
 from .pooling import Pooling
 from .read_only_collections import ReadOnlyDict
@@ -220,11 +220,12 @@ _Sampled = msgspec.defstruct("_Sampled", [(name, KINDS[name]) for name in SAMPLE
 _LISTS = [name for name in SAMPLED if "tuple" in str(KINDS[name])]
 
 
-def body_struct(body: str) -> type[msgspec.Struct]:
-    """A struct with the parameters that this body has. None, their default, means not given."""
+def body_struct(body: str, base: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """A struct like `base`, with the parameters that this body has. None, their default, means not
+    given."""
     kinds = {name: SAMPLED[name].metadata["alone"] | KINDS[name] for name in sampled_in(body)}
     found = [(name, kind | None, None) for name, kind in kinds.items()]
-    return msgspec.defstruct("Sampled", found, kw_only=True)
+    return msgspec.defstruct("Sampled", found, bases=(base,), kw_only=True)
 
 
 def sampled_in(place: str) -> list[str]:
@@ -266,7 +267,7 @@ def _check_together(params: SamplingParams) -> None:
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise _invalid(
             "min_tokens",
-            f"must be at most max_tokens ({params.max_tokens}), got {params.min_tokens}",
+            f"must be at most {named('max_tokens')} ({params.max_tokens}), got {params.min_tokens}",
         )
     if params.truncate_prompt_tokens == 0:
         raise _invalid("truncate_prompt_tokens", "must be -1, or at least 1")

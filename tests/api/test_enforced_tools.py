@@ -10,8 +10,8 @@ import openai
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from tokenmill.api.answers.enforcing import grammar_of
-from tokenmill.api.answers.tools import ToolUse
+from tokenmill.api.chat.enforcing import grammar_of
+from tokenmill.api.chat.tools import ToolUse
 from tokenmill.core.contract.parsing.answer_parsers import ToolCallParser
 from tokenmill.core.contract.parsing.answers import ToolDefinition
 from tokenmill.core.host.answer_reader import AnswerReader, collect

@@ -190,8 +190,8 @@ def run(args: argparse.Namespace) -> int:
     from ...core.processes.free_memory import share_heaps
     from ..http.connections.descriptors import raise_descriptor_limit
     from ..listening import Address
-    from ..openai.context import ServerSettings
     from ..server import ServeOptions, configure_logging, serve
+    from ..serving.context import ServerSettings
     from ..stopping import leave_if_hung
 
     as_json = args.log_format == "json" or (args.log_format == "auto" and not sys.stderr.isatty())

@@ -15,7 +15,7 @@ from ..contract.client import Load
 from ..contract.events import Admitted, Planned, Refused, StepDone
 from ..contract.policy import Refusal
 from ..contract.speculation import SpeculationLimits
-from ..errors import InvalidRequestError, OverloadedError, RateLimitedError
+from ..errors import InvalidRequestError, OverloadedError, RateLimitedError, named
 from ..host.plugin_host import PluginHost
 from ..outputs import FinishReason
 from ..plan import StepPlan, StepResult
@@ -274,10 +274,10 @@ class EngineCore:
         needed = sum(self.pool.max_blocks_held(num_tokens, self._step_tokens))
         if needed > self.pool.num_blocks:
             raise InvalidRequestError(
-                f"the prompt's {request.num_prompt_tokens} tokens and max_tokens "
+                f"the prompt's {request.num_prompt_tokens} tokens and {named('max_tokens')} "
                 f"{request.max_tokens} need {needed} KV blocks and the cache has "
-                f"{self.pool.num_blocks}; shorten the prompt, lower max_tokens or give the server "
-                "more KV cache memory",
+                f"{self.pool.num_blocks}; shorten the prompt, lower {named('max_tokens')} or give "
+                "the server more KV cache memory",
                 param="max_tokens",
             )
 

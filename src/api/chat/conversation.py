@@ -1,8 +1,9 @@
-"""Renders and tokenizes a conversation, for chat completions and /tokenize."""
+"""Renders and tokenizes a conversation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
@@ -11,16 +12,28 @@ import msgspec
 from ...core.contract.client import EngineClient
 from ...core.errors import InvalidRequestError
 from ...core.host.answer_parsers import AnswerParsers
-from ..answers.describing import for_template
 from ..http.errors import APIError
-from .reading.bodies import ChatBody, ChatMessageBody, TokenizeBody
+from .describing import for_template
 
 Message = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Messages, and what their chat template gets besides them."""
+
+    messages: Sequence[msgspec.Struct]
+    """Structs with the fields of messages.ChatMessage, or more. None counts as not given."""
+    add_generation_prompt: bool | None = None
+    """None: unless the final message is continued."""
+    continue_final_message: bool | None = None
+    template_kwargs: Message | None = None
+    reasoning_effort: str | None = None
+    documents: Sequence[Message] | None = None
+
+
 async def encode_conversation(
-    body: ChatBody | TokenizeBody,
-    given: Sequence[ChatMessageBody],
+    given: Conversation,
     engine: EngineClient,
     parsers: AnswerParsers,
     tools: Sequence[Message] = (),
@@ -31,21 +44,22 @@ async def encode_conversation(
     system message that asks for calls in the syntax of the `parsers`. Raises APIError or
     InvalidRequestError with the field's name.
     """
-    continues = bool(body.continue_final_message)
-    if continues and body.add_generation_prompt:
+    continues = bool(given.continue_final_message)
+    if continues and given.add_generation_prompt:
         raise APIError(
             400,
             "continue_final_message cannot be used with add_generation_prompt",
             param="continue_final_message",
         )
-    kwargs = dict(body.chat_template_kwargs or {})
-    if isinstance(body, ChatBody) and body.reasoning_effort is not None:
-        kwargs["reasoning_effort"] = body.reasoning_effort
-    generates = not continues if body.add_generation_prompt is None else body.add_generation_prompt
+    kwargs, documents = dict(given.template_kwargs or {}), given.documents or ()
+    if given.reasoning_effort is not None:
+        kwargs["reasoning_effort"] = given.reasoning_effort
+    generates = given.add_generation_prompt
+    generates = not continues if generates is None else generates
 
     def encode() -> list[int]:
-        messages = _message_fields(given)
-        _check_length(messages, (*tools, *(body.documents or ())), engine)
+        messages = _message_fields(given.messages)
+        _check_length(messages, (*tools, *documents), engine)
         chat = engine.tokenizer.chat_format
         shown, own_tools = for_template(messages, tools, parsers, chat)
         try:
@@ -63,13 +77,13 @@ async def encode_conversation(
             continue_final_message=continues,
             template_kwargs=kwargs,
             tools=tools,
-            documents=body.documents or (),
+            documents=documents,
         )
 
     return await anyio.to_thread.run_sync(encode)
 
 
-def _message_fields(messages: Sequence[ChatMessageBody]) -> list[dict[str, Any]]:
+def _message_fields(messages: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
     """Messages as dicts for the chat template, without the fields that were not given."""
     return [
         {name: value for name, value in msgspec.to_builtins(m).items() if value is not None}

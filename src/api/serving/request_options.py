@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from starlette.requests import Request
 
@@ -13,22 +12,12 @@ from ..http.errors import APIError
 from ..http.keys.auth import key_holder
 from ..http.request_id import HEADER, name_request, request_id_of
 from ..http.trace_headers import trace_headers
+from .reading.fields import Sender
 
 SESSION_HEADER = "x-session-id"
 """The header that vLLM's router and other gateways use."""
 TIMEOUT_HEADER = "X-Request-Timeout"
 """Seconds, as in the body's `request_timeout`."""
-
-
-class Sender(Protocol):
-    """The fields of a body that say whose request it is."""
-
-    request_id: str | None
-    priority: int | None
-    user: str | None
-    cache_salt: str | None
-    request_timeout: float | None
-    metadata: dict[str, str] | None
 
 
 def request_options(

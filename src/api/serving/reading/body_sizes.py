@@ -13,8 +13,8 @@ from functools import cache
 import msgspec
 
 from ...http.errors import APIError
-from .bodies import Ignored
-from .unsupported import unsupported_fields
+from .fields import Ignored
+from .unknown_fields import unsupported_fields
 
 Fields = Mapping[str, msgspec.Raw]
 

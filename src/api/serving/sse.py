@@ -1,4 +1,4 @@
-"""Answers as one document, or as server-sent events that always have an end."""
+"""Answers as JSON, or as server-sent events that always have an end."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-import anyio.to_thread
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..http.errors import APIError, as_api_error, error_body
+from ..http.errors import APIError, as_api_error
 from ..http.request_log import answer_stats
-from .chunks import LONG_ANSWER, Answer, check_ends, stream_chunks, total_usage
 from .context import context_of
-from .reading.bodies import SamplingFields
-from .server_timing import show_times
-from .streams import RequestSet, final_unless_disconnected, wait_for_disconnect
+from .streams import RequestSet, wait_for_disconnect
 
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may hold events back
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -45,15 +41,6 @@ class Framing:
     keep_alive: bytes
 
 
-CHUNKS = Framing(
-    event=lambda chunk: data_line(encode(chunk)),
-    error=lambda error: data_line(error_body(error)),
-    end=b"data: [DONE]\n\n",
-    keep_alive=KEEP_ALIVE,
-)
-"""The framing of completions and chat completions, whose events have no names."""
-
-
 def named_events(error: Callable[[APIError], bytes], keep_alive: bytes) -> Framing:
     """Events whose name is the tag of their struct. The last event of a stream marks its end."""
 
@@ -62,42 +49,6 @@ def named_events(error: Callable[[APIError], bytes], keep_alive: bytes) -> Frami
         return b"event: " + name.encode() + b"\n" + data_line(encode(event))
 
     return Framing(event=named, error=error, end=b"", keep_alive=keep_alive)
-
-
-async def respond(
-    request: Request, requests: RequestSet, answer: Answer, body: SamplingFields
-) -> Response:
-    """Send an answer. The requests are closed at its end, or when the client leaves.
-
-    Raises APIError if a request of a whole answer was ended early.
-    """
-    if body.stream:
-        chunks = stream_chunks(answer, requests, body.stream_options, context_of(request).engine)
-        return EventStream(request, requests, chunks, CHUNKS)
-    return await whole_answer(request, requests, answer, answer.whole)
-
-
-async def whole_answer(
-    request: Request,
-    requests: RequestSet,
-    answer: Answer,
-    whole: Callable[..., msgspec.Struct],
-) -> Response:
-    """The complete answer, built by `whole` (a function like Answer.whole), as a JSON document. Its
-    requests are aborted if the client leaves before.
-
-    Raises APIError if a request was ended early.
-    """
-    outputs = await final_unless_disconnected(request, requests)
-    check_ends(outputs, context_of(request).engine)
-    show_times(request.scope, outputs)
-    usage = total_usage(requests, outputs)
-    has_logprobs = any(output.prompt_logprobs for output in outputs)
-    if not has_logprobs and usage.completion_tokens <= LONG_ANSWER:
-        return json_response(whole(outputs, usage))
-    # The log-probabilities of a long prompt, or a long answer, take too long for the event loop.
-    await answer.read_ahead(outputs)
-    return await anyio.to_thread.run_sync(lambda: json_response(whole(outputs, usage)))
 
 
 def json_response(answer: msgspec.Struct) -> Response:

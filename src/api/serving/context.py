@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
 from ...core.contract.client import STALL_SECONDS, EngineClient
 from ...core.host.answer_parsers import AnswerParsers
-from ...core.outputs import RequestOutput
 from ...core.sampling_params import MAX_N
 from ..http.body_budget import BodyBudget
 from ..http.errors import APIError
 from ..http.keys.usage import KeyUsage
-from .responses import CompletionTokensDetails, PromptTokensDetails, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,37 +135,3 @@ def check_fan_out(num_prompts: int, n: int) -> None:
             f"{num_prompts} prompts times n={n} are more than {MAX_N} completions in one request",
             param="n",
         )
-
-
-def make_usage(
-    num_prompt_tokens: int, num_completion_tokens: int, outputs: Sequence[RequestOutput]
-) -> Usage:
-    """Token counts of one call. Each prompt counts once, whatever n is."""
-    return Usage(
-        prompt_tokens=num_prompt_tokens,
-        completion_tokens=num_completion_tokens,
-        total_tokens=num_prompt_tokens + num_completion_tokens,
-        prompt_tokens_details=PromptTokensDetails(
-            cached_tokens=sum(output.num_cached_tokens for output in outputs)
-        ),
-        completion_tokens_details=_prediction_details(num_completion_tokens, outputs),
-    )
-
-
-def _prediction_details(
-    num_completion_tokens: int, outputs: Sequence[RequestOutput]
-) -> CompletionTokensDetails | UnsetType:
-    """Accepted and rejected draft tokens; UNSET without drafts.
-
-    Draft tokens that were accepted after a stop are not completion tokens, so they count as
-    rejected.
-    """
-    metrics = [output.metrics for output in outputs if output.metrics is not None]
-    num_drafted = sum(m.num_draft_tokens for m in metrics)
-    if not num_drafted:
-        return UNSET
-    num_accepted = min(sum(m.num_accepted_tokens for m in metrics), num_completion_tokens)
-    return CompletionTokensDetails(
-        accepted_prediction_tokens=num_accepted,
-        rejected_prediction_tokens=num_drafted - num_accepted,
-    )

@@ -1,41 +1,30 @@
-"""Reasoning and tool calls of chat completions: from generated text to messages and deltas."""
+"""Reads the answers of a chat: from generated text to pieces of content, reasoning and calls."""
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
-
-import msgspec
-from msgspec import UNSET, UnsetType
+from typing import Literal
 
 from ...core.contract.parsing.answer_parsers import ToolCallParser
 from ...core.contract.parsing.answers import Delta, ToolCallDelta
-from ...core.errors import InvalidRequestError
+from ...core.errors import InvalidRequestError, named
 from ...core.grammar import Grammar
-from ...core.host.answer_reader import AnswerReader, ParsedAnswer, collect
-from ...core.outputs import CompletionOutput
+from ...core.host.answer_reader import AnswerReader
+from ...core.outputs import CompletionOutput, FinishReason
+from ...core.plan import TokenLogprobs
 from ...core.sampling_params import SamplingParams
-from ..answers.enforcing import grammar_of
-from ..answers.tools import ToolUse, new_call_id, parser_of
 from ..http.errors import APIError
-from .chunks import end_reason
-from .context import AppContext
-from .reading.bodies import ChatBody
-from .responses import (
-    ChatDelta,
-    ChatMessage,
-    ChatToolCall,
-    CompletionTokensDetails,
-    EndReason,
-    FunctionCall,
-    Usage,
-)
-from .thinking import with_thinking_budget
+from ..serving.answers import Outputs, TokenCounts
+from ..serving.context import AppContext
+from .enforcing import grammar_of
+from .sampling import with_thinking_budget
+from .tools import ToolUse, parser_of
 
-ROLE = "assistant"
 _PROMPT_END = 16
 """Tokens of the prompt's end that a reasoning parser sees: enough for a line that the chat template
 adds."""
@@ -43,16 +32,50 @@ _PIECE = 4096
 """Characters that are parsed in one turn of the event loop, in 0.5 to 7 ms."""
 
 
+EndReason = Literal["stop", "length", "tool_calls"]
+END_REASONS: dict[FinishReason | None, EndReason] = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+}
+"""A request that was ended early has none: `check_ends` makes it an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """New output of one choice: a part of a streamed answer, or all of a whole one."""
+
+    index: int
+    """Number of the choice."""
+    deltas: Sequence[Delta]
+    """In the order of the text. Two that follow each other belong to different texts or calls."""
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprobs]
+    """One per token, or none."""
+    reason: EndReason | None
+    """Why the choice ended; None: it goes on."""
+    stop: str | int | None
+    """The stop string or token that ended it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The end of an answer with one choice."""
+
+    reason: EndReason
+    stop: str | int | None
+    counts: TokenCounts
+
+
 class ChatReading:
-    """Parses the choices of one chat completion.
+    """Parses the choices of one chat.
 
     Raises APIError (400) if calls could not be found in the answer.
     """
 
     def __init__(
         self,
-        body: ChatBody,
         tools: ToolUse,
+        thinking_budget: int | None,
         context: AppContext,
         prompt_token_ids: Sequence[int],
     ) -> None:
@@ -60,8 +83,7 @@ class ChatReading:
         self._tools = tools
         self._parsers = context.parsers
         self._tokenizer = context.engine.tokenizer
-        self._budget = body.thinking_token_budget
-        self._hides_reasoning = body.include_reasoning is False
+        self._budget = thinking_budget
         self._prompt_end = ""
         if self._parsers.reasoning is not None:
             end = list(prompt_token_ids[-_PROMPT_END:])
@@ -84,7 +106,7 @@ class ChatReading:
             if params.grammar is not None:
                 raise APIError(
                     400, "a tool_choice that enforces a call cannot be combined with "
-                    "response_format or structured_outputs; remove one of them",
+                    f"{named('response_format')} or structured_outputs; remove one of them",
                     param="tool_choice",
                 )  # fmt: skip
             params = params.with_changes(grammar=self._grammar())
@@ -114,42 +136,26 @@ class ChatReading:
             self._tokenizer,
         )
 
-    def message(self, found: CompletionOutput) -> ChatMessage:
-        """The message of a complete choice."""
-        parsed = collect(self._read(found))
-        return ChatMessage(
-            role=ROLE,
-            content=_content(parsed),
-            tool_calls=[self._call(call.name, call.arguments) for call in parsed.calls] or UNSET,
-            reasoning=self._shown(parsed.reasoning),
-            reasoning_content=self._shown(parsed.reasoning),
+    def piece(self, found: CompletionOutput) -> Piece:
+        """The new part of a choice."""
+        deltas = list(_joined(self._read(found)))
+        reason = END_REASONS.get(found.finish_reason)
+        has_calls = self._readers[found.index].has_calls
+        return Piece(
+            index=found.index,
+            deltas=deltas,
+            token_ids=found.token_ids,
+            logprobs=found.logprobs or (),
+            reason="tool_calls" if reason == "stop" and has_calls else reason,
+            stop=found.stop_reason,
         )
 
-    def deltas(self, found: CompletionOutput) -> list[ChatDelta]:
-        """The new part of a choice, in the order of its text. Each delta has only one of content,
-        reasoning and pieces of calls."""
-        runs = (list(run) for _, run in groupby(self._read(found), type))
-        deltas = (self._delta(run) for run in runs)
-        return [delta for delta in deltas if delta.content or delta.tool_calls or delta.reasoning]
-
-    def _delta(self, run: Sequence[Delta]) -> ChatDelta:
-        parsed = collect(run)
-        reasoning = self._shown(parsed.reasoning)
-        return ChatDelta(
-            content=UNSET if parsed.content is None else parsed.content,
-            tool_calls=self._pieces(run) or UNSET,
-            reasoning=reasoning,
-            reasoning_content=reasoning,
-        )
-
-    def with_reasoning_tokens(self, usage: Usage) -> Usage:
-        """The usage of a complete answer, with its number of reasoning tokens if there is a
+    def with_reasoning(self, counts: TokenCounts) -> TokenCounts:
+        """The numbers of a complete answer, with that of its reasoning tokens if there is a
         reasoning parser."""
         if self._parsers.reasoning is None:
-            return usage
-        details = usage.completion_tokens_details or CompletionTokensDetails()
-        details.reasoning_tokens = sum(map(self._num_reasoning_tokens, self._readers))
-        return msgspec.structs.replace(usage, completion_tokens_details=details)
+            return counts
+        return replace(counts, reasoning=sum(map(self._num_reasoning_tokens, self._readers)))
 
     def _num_reasoning_tokens(self, index: int) -> int:
         """Number of a choice's tokens whose text begins within its reasoning. The reasoning's marks
@@ -162,22 +168,17 @@ class ChatReading:
         begins = list(accumulate(lengths, initial=0))[:-1]
         return sum(bisect_left(begins, end) - bisect_left(begins, begin) for begin, end in spans)
 
-    def end_reason(self, found: CompletionOutput) -> EndReason | None:
-        """OpenAI's `finish_reason`. As there, a named function ends with "stop"."""
-        reason = end_reason(found)
-        has_calls = self._readers[found.index].has_calls
-        return "tool_calls" if reason == "stop" and has_calls and not self._tools.named else reason
-
-    async def read_ahead(self, found: CompletionOutput) -> None:
-        """Parse a complete choice piece by piece, so that the event loop also works for others.
+    async def read_ahead(self, outputs: Outputs) -> None:
+        """Parse complete choices piece by piece, so that the event loop also works for others.
 
         Parsers run in its thread, because only there they are interrupted if they hang.
         """
-        reader, deltas = self._reader_of(found.index), list[Delta]()
-        for start in range(0, len(found.text), _PIECE):
-            deltas += reader.feed(found.text[start : start + _PIECE])
-            await asyncio.sleep(0)
-        self._ahead[found.index] = deltas + reader.finish()
+        for found in (found for output in outputs for found in output.outputs):
+            reader, deltas = self._reader_of(found.index), list[Delta]()
+            for start in range(0, len(found.text), _PIECE):
+                deltas += reader.feed(found.text[start : start + _PIECE])
+                await asyncio.sleep(0)
+            self._ahead[found.index] = deltas + reader.finish()
 
     def _read(self, found: CompletionOutput) -> list[Delta]:
         reader = self._reader_of(found.index)
@@ -202,40 +203,19 @@ class ChatReading:
             guards=self._parsers.guards,
         )
 
-    def _pieces(self, deltas: Sequence[Delta]) -> list[ChatToolCall]:
-        """One piece for each call that goes on. Its first piece has id, type and name."""
-        pieces: dict[int, ChatToolCall] = {}
-        for delta in deltas:
-            if not isinstance(delta, ToolCallDelta):
-                continue
-            piece = pieces.get(delta.index)
-            if piece is None:
-                piece = pieces[delta.index] = self._piece(delta)
-            piece.function.arguments += delta.arguments
-        return list(pieces.values())
-
-    def _piece(self, delta: ToolCallDelta) -> ChatToolCall:
-        if delta.name is None:
-            return ChatToolCall(index=delta.index, function=FunctionCall(arguments=""))
-        piece = self._call(delta.name, "")
-        piece.index = delta.index
-        return piece
-
-    def _call(self, name: str, arguments: str) -> ChatToolCall:
-        return ChatToolCall(
-            id=new_call_id(self._parsers),
-            type="function",
-            function=FunctionCall(name=name, arguments=arguments),
-        )
-
-    def _shown(self, reasoning: str | None) -> str | UnsetType:
-        return UNSET if reasoning is None or self._hides_reasoning else reasoning
-
 
 def _triggers(parser: ToolCallParser) -> bool:
     return parser.call_syntax is not None and bool(parser.call_syntax.trigger)
 
 
-def _content(parsed: ParsedAnswer) -> str | None:
-    """OpenAI's content: null if there are tool calls but no text, otherwise a text."""
-    return parsed.content if parsed.content is not None or parsed.calls else ""
+def _joined(deltas: Iterable[Delta]) -> Iterator[Delta]:
+    """The deltas, of which those of one text or call that follow each other are one."""
+    found = (delta for delta in deltas if isinstance(delta, ToolCallDelta) or delta.text)
+    for _, run in groupby(found, lambda delta: (type(delta), getattr(delta, "index", None))):
+        first, *rest = run
+        if isinstance(first, ToolCallDelta):
+            more = [delta.arguments for delta in rest if isinstance(delta, ToolCallDelta)]
+            yield replace(first, arguments="".join((first.arguments, *more)))
+        else:
+            more = [delta.text for delta in rest if not isinstance(delta, ToolCallDelta)]
+            yield type(first)("".join((first.text, *more)))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from ...core.contract.client import EngineClient, RequestStream
 from ...core.errors import RateLimitedError
-from ...core.outputs import RequestOutput
+from ...core.outputs import CompletionOutput, FinishReason, RequestOutput
 from ...core.request_options import RequestOptions
 from ...core.sampling_params import OutputKind, SamplingParams
 from ..http.answer_headers import add_header
-from ..http.errors import APIError
+from ..http.errors import APIError, shutting_down
 from ..http.keys.auth import key_holder
 from ..http.keys.usage import KeyLimits, MeteredCall
 from ..http.request_log import AnswerStats, answer_stats
@@ -200,3 +200,22 @@ async def _next(stream: RequestStream) -> RequestOutput | None:
         return await stream.__anext__()
     except StopAsyncIteration:
         return None
+
+
+def check_ends(outputs: Iterable[RequestOutput], engine: EngineClient) -> None:
+    """Raise APIError if a completion was ended early: 504 by its time limit, 503 otherwise."""
+    for output in outputs:
+        for found in output.outputs:
+            if found.finish_reason is FinishReason.ABORT:
+                raise _early_end(found, engine)
+
+
+def _early_end(found: CompletionOutput, engine: EngineClient) -> APIError:
+    if found.stop_reason == "request_timeout":
+        seconds = engine.config.request_timeout
+        own = "" if seconds is None else f" or the {seconds:g} seconds of --request-timeout"
+        text = f"the request took longer than its request_timeout{own}"
+        return APIError(504, text, code="request_timeout")
+    if engine.load().is_draining:
+        return shutting_down("the server is shutting down and ended this request")
+    return APIError(503, "the server ended this request early", code="aborted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import gc
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,19 +15,18 @@ import anyio.to_thread
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from ....core import value_errors
 from ...http.body_budget import Account
 from ...http.errors import APIError
 from ...http.ignored_fields import name_ignored
 from ..context import context_of
-from .bodies import ChatBody, SamplingFields
-from .body_errors import explain_syntax, explain_value
 from .body_sizes import SMALL_BYTES, check_sizes, check_unknown
 from .unknown_fields import UnknownField, decode_fields, refuse_unknown, unknown_fields
-from .unsupported import unsupported
 
 BODY_SECONDS = 10.0
 """Maximum time for a client to send its body."""
 JSON = "application/json"
+_BYTE = re.compile(r"\(byte (\d+)\)")
 Body = TypeVar("Body")
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -94,11 +94,25 @@ def _explained(kind: type) -> Iterator[None]:
     try:
         yield
     except msgspec.ValidationError as error:
-        raise explain_value(error, kind) from error
+        param, text = value_errors.explain_value(error, kind)
+        raise APIError(400, text, param=param) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise explain_syntax(error) from error
+        raise _explain_syntax(error) from error
     except RecursionError as error:
         raise APIError(400, "the body is nested too deeply") from error
+
+
+def _explain_syntax(error: Exception) -> APIError:
+    """The error for a body that is not JSON."""
+    if isinstance(error, UnicodeDecodeError):
+        return APIError(400, "the body is not valid UTF-8")
+    place = _BYTE.search(str(error))
+    why = (
+        f"the first error is at byte {place.group(1)}"
+        if place
+        else "it ends too early, or has half of a surrogate pair"
+    )
+    return APIError(400, f"the body is not valid JSON: {why}")
 
 
 @contextmanager
@@ -133,30 +147,3 @@ async def _read_bytes(request: Request, max_bytes: int, account: Account) -> byt
     if received.startswith(codecs.BOM_UTF8):  # as some editors and PowerShell write files
         del received[: len(codecs.BOM_UTF8)]
     return received
-
-
-def check_combinations(body: SamplingFields) -> None:
-    """Raise APIError (400) for fields that contradict each other, or that cannot be combined."""
-    if body.best_of not in (None, 1) and body.best_of != body.n:
-        raise unsupported("best_of", "use n")
-    options = body.stream_options
-    if options is not None and not body.stream:
-        raise APIError(400, "stream_options needs stream: true", param="stream_options")
-    if options is not None and options.include_obfuscation:
-        raise unsupported("stream_options.include_obfuscation", "leave it out")
-    if body.prompt_logprobs is not None and body.stream:
-        raise unsupported("prompt_logprobs", "leave out stream: true, or use echo with logprobs")
-    if isinstance(body, ChatBody):
-        _check_chat(body)
-
-
-def _check_chat(body: ChatBody) -> None:
-    if body.top_logprobs and not body.logprobs:
-        raise APIError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    limits = {body.max_tokens, body.max_completion_tokens} - {None}
-    if len(limits) > 1:
-        raise APIError(
-            400,
-            "max_tokens and max_completion_tokens mean the same and differ; give one of them",
-            param="max_completion_tokens",
-        )

@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 from ...core.contract.parsing.answer_parsers import ToolCallParser
 from ...core.contract.parsing.answers import ToolDefinition
+from ...core.errors import named
 from ...core.host.answer_parsers import AnswerParsers
 from ..http.errors import APIError
 
 ToolMode = Literal["none", "auto", "required"]
+_PARAMETERS = named("function.parameters")
 _MAX_DEPTH = 32
 """Nesting of lists and objects in the schema of a function."""
 _ID_LENGTH = 24
@@ -58,7 +60,7 @@ def tool_use(
     Raises APIError (400).
     """
     for index, tool in enumerate(tools):
-        _check_schema(tool.parameters, f"tools[{index}].function.parameters")
+        _check_schema(tool.parameters, f"tools[{index}].{_PARAMETERS}")
     names = [tool.name for tool in tools]
     for name in names:
         if names.count(name) > 1:
@@ -79,6 +81,18 @@ def tool_use(
         named=named,
         allowed=None if allowed is None else frozenset(allowed),
         is_parallel=is_parallel,
+    )
+
+
+def definition(
+    name: str, description: str | None, parameters: Mapping[str, Any] | None, strict: bool | None
+) -> ToolDefinition:
+    """A function that the model may call; without `parameters` it has none."""
+    return ToolDefinition(
+        name=name,
+        description=description,
+        parameters=parameters or {"type": "object", "properties": {}},
+        strict=bool(strict),
     )
 
 
