@@ -16,7 +16,6 @@ from starlette.routing import Route
 from ..api import operations
 from ..core.contract.client import EngineClient
 from ..core.errors import ConfigError, TokenmillError
-from ..core.host.answer_parsers import build_answer_parsers
 from ..core.suggest import near_and_known
 from .anthropic.messages import count_tokens, create_message
 from .http.answer_headers import AddHeaders
@@ -30,6 +29,7 @@ from .http.root_path import StripRootPath
 from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
 from .openai.embeddings import create_embeddings
+from .parsing.chosen_parsers import build_answer_parsers
 from .responses.route import create_response
 from .serving.context import AppContext, ServerSettings
 
