@@ -15,7 +15,6 @@ from starlette.routing import Route
 
 from ..core.contract.client import EngineClient
 from ..core.errors import ConfigError, TokenmillError
-from ..core.host.answer_parsers import build_answer_parsers
 from ..core.suggest import near_and_known
 from . import live, operations
 from .anthropic.messages import count_tokens, create_message
@@ -30,6 +29,7 @@ from .http.root_path import StripRootPath
 from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
 from .openai.embeddings import create_embeddings
+from .parsing.chosen_parsers import build_answer_parsers
 from .responses.route import create_response
 from .serving.context import AppContext, ServerSettings
 

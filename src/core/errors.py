@@ -31,11 +31,11 @@ def named(field: str) -> str:
 
 class InvalidRequestError(TokenmillError):
     """A request is invalid and refused at admission. `param` names the field to change; `code` is
-    OpenAI's word for the error, if it has one. The template may have fields that are `named`."""
+    OpenAI's word for the error, if it has one."""
 
-    def __init__(self, template: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(template.replace(NAME_MARK, ""))
-        self.template = template
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message.replace(NAME_MARK, ""))
+        self.template = message
         self.param = param
         self.code = code
 

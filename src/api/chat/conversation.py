@@ -11,8 +11,8 @@ import msgspec
 
 from ...core.contract.client import EngineClient
 from ...core.errors import InvalidRequestError
-from ...core.host.answer_parsers import AnswerParsers
 from ..http.errors import APIError
+from ..parsing.chosen_parsers import AnswerParsers
 from .describing import for_template
 
 Message = Mapping[str, Any]

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from ...core.contract.parsing.answers import CallSyntax
-from ...core.host.answer_parsers import AnswerParsers
 from ...core.interfaces import ChatFormat
 from ..http.errors import APIError
+from ..parsing.chosen_parsers import AnswerParsers
 
 Message = Mapping[str, Any]
 _INTRODUCTION = "You can call these functions. Their parameters are JSON schemas:"

@@ -14,11 +14,11 @@ from ...core.contract.parsing.answer_parsers import ToolCallParser
 from ...core.contract.parsing.answers import Delta, ToolCallDelta
 from ...core.errors import InvalidRequestError, named
 from ...core.grammar import Grammar
-from ...core.host.answer_reader import AnswerReader
 from ...core.outputs import CompletionOutput, FinishReason
 from ...core.plan import TokenLogprobs
 from ...core.sampling_params import SamplingParams
 from ..http.errors import APIError
+from ..parsing.answer_reader import AnswerReader
 from ..serving.answers import Outputs, TokenCounts
 from ..serving.context import AppContext
 from .enforcing import grammar_of

@@ -7,11 +7,11 @@ from typing import Any
 from ...core.contract.client import EngineClient
 from ...core.contract.logits_processor import THINKING_BUDGET
 from ...core.errors import named
-from ...core.host.answer_parsers import AnswerParsers
 from ...core.interfaces import Tokenizer
 from ...core.sampling_params import SamplingParams
 from ...core.shell.checking import sampling_defaults
 from ..http.errors import APIError
+from ..parsing.chosen_parsers import AnswerParsers
 
 NO_LIMIT = 2**31
 _PARAM = "thinking_token_budget"

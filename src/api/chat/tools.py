@@ -11,8 +11,8 @@ from typing import Any, Literal
 from ...core.contract.parsing.answer_parsers import ToolCallParser
 from ...core.contract.parsing.answers import ToolDefinition
 from ...core.errors import named
-from ...core.host.answer_parsers import AnswerParsers
 from ..http.errors import APIError
+from ..parsing.chosen_parsers import AnswerParsers
 
 ToolMode = Literal["none", "auto", "required"]
 _PARAMETERS = named("function.parameters")

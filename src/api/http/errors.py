@@ -34,20 +34,20 @@ _TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_un
 
 
 class APIError(Exception):
-    """An HTTP error answer. Any code below a route may raise it. See InvalidRequestError."""
+    """An HTTP error answer. Any code below a route may raise it."""
 
     def __init__(
         self,
         status: int,
-        template: str,
+        message: str,
         *,
         param: str | None = None,
         code: str | None = None,
         retry_after: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.template = template
-        self.message = template.replace(NAME_MARK, "")
+        self.template = message
+        self.message = message.replace(NAME_MARK, "")
         super().__init__(self.message)
         self.status = status
         self.param = param

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.contract.parsing.answers import ContentDelta, Delta, ReasoningDelta, ToolCallDelta
-from ...core.host.answer_reader import collect
 from ...core.outputs import CompletionOutput, RequestOutput
 from ..chat.logprobs import TokenNames, content_logprobs
 from ..chat.reading import EndReason, Piece
 from ..chat.start import Chat, start_chat
+from ..parsing.answer_reader import collect
 from ..serving.answers import Outputs, TokenCounts, whole_answer
 from ..serving.reading.request_reading import read_body
 from .chunks import event_stream, make_usage

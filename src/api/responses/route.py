@@ -23,11 +23,11 @@ from .writer import response_events, whole_response
 EVENTS = named_events(lambda error: data_line(error_body(error)), KEEP_ALIVE)
 NAMES = {
     "prompt": "input",
-    "messages": "input",
     "chat_template_kwargs.reasoning_effort": "reasoning.effort",
     "function.parameters": "parameters",
     "messages[].tool_calls[].function": "input[]",
     "messages[].tool_calls": "input[]",
+    "messages": "input",
     "logprobs": "top_logprobs",
     "max_tokens": "max_output_tokens",
     "response_format.json_schema": "text.format",

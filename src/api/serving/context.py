@@ -10,11 +10,11 @@ from pathlib import Path
 from starlette.requests import Request
 
 from ...core.contract.client import STALL_SECONDS, EngineClient
-from ...core.host.answer_parsers import AnswerParsers
 from ...core.sampling_params import MAX_N
 from ..http.body_budget import BodyBudget
 from ..http.errors import APIError
 from ..http.keys.usage import KeyUsage
+from ..parsing.chosen_parsers import AnswerParsers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

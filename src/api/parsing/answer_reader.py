@@ -6,17 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..contract.parsing.answer_parsers import Parsing, ReasoningParser, ToolCallParser
-from ..contract.parsing.answer_text import AnswerText, rest_as_content
-from ..contract.parsing.answers import (
+from ...core.contract.parsing.answer_parsers import Parsing, ReasoningParser, ToolCallParser
+from ...core.contract.parsing.answer_text import AnswerText, rest_as_content
+from ...core.contract.parsing.answers import (
     ContentDelta,
     Delta,
     ReasoningDelta,
     ToolCallDelta,
     ToolDefinition,
 )
-from ..errors import CONTAINED, HookTimeoutError, RequestFailedError
-from .calling.guard import Guard
+from ...core.errors import CONTAINED, HookTimeoutError, RequestFailedError
+from ...core.host.calling.guard import Guard
 from .parser_guards import ParserGuards
 
 _PIECE = 4096

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..contract.parsing.answer_parsers import Parsing
-from ..contract.plugin_info import HookStats, PluginInfo, Source, add_stats
-from ..contract.registry import Provider
-from .calling.failure_log import FailureLog
-from .calling.guard import Guard, Rule
+from ...core.contract.parsing.answer_parsers import Parsing
+from ...core.contract.plugin_info import HookStats, PluginInfo, Source, add_stats
+from ...core.contract.registry import Provider
+from ...core.host.calling.failure_log import FailureLog
+from ...core.host.calling.guard import Guard, Rule
 
 PARSES = Rule(action="contained", max_failures=math.inf)
 """The rest of the answer is content. A parser is never taken out: the next answer may be valid."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..config import EngineConfig
-from ..contract.choice import Choice
-from ..contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
-from ..contract.parsing.answers import CallSyntax
-from ..contract.registry import Provider, Registry, label
-from ..contract.start_calls import START_CALLS
-from ..errors import CONTAINED, PluginError
-from ..interfaces import ChatFormat
-from ..log import get_logger
-from .choice import choose_slot
+from ...core.config import EngineConfig
+from ...core.contract.choice import Choice
+from ...core.contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
+from ...core.contract.parsing.answers import CallSyntax
+from ...core.contract.registry import Provider, Registry, label
+from ...core.contract.start_calls import START_CALLS
+from ...core.errors import CONTAINED, PluginError
+from ...core.host.choice import choose_slot
+from ...core.host.plugin_set import PluginSet, enabled_plugins
+from ...core.interfaces import ChatFormat
+from ...core.log import get_logger
 from .parser_guards import ParserGuards
-from .plugin_set import PluginSet, enabled_plugins
 
 _log = get_logger("plugins")
 
