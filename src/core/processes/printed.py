@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+
+from ..log import get_logger
+from .logs import ROOT
 
 PIECE = 1 << 12
 """Bytes to read at once: the lines of more would hold up an event loop."""
@@ -19,6 +24,15 @@ MAX_LINES = 200
 """Lines to show in a second: the parent has to serve, and a terminal is slow."""
 _CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 """Codes for colors and the cursor."""
+
+
+def show_printed(text: str) -> None:
+    """Log a line. In a program that has not set up this log, write it to standard error: other
+    formatters would show only the name of the event."""
+    if logging.getLogger(ROOT).handlers:
+        get_logger("engine").warning("printed", text=text)
+    else:
+        print(text, file=sys.stderr)
 
 
 class PrintedLines:

@@ -29,7 +29,7 @@ from ..processes.frames import FrameReader, frame
 from ..processes.logs import LogReceiver, current_level
 from ..processes.messages import Message, NotStarted, Refused, Stage, encode
 from ..processes.place import Place
-from ..processes.printed import PrintedLines
+from ..processes.printed import PrintedLines, show_printed
 from ..processes.refusals import raised_by
 from .crash_suspects import CrashSuspects
 from .messages import (
@@ -129,7 +129,7 @@ class EngineLink(asyncio.Protocol):
         EngineStoppedError if the process ends, with how and at which stage.
         """
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)  # messages, and log records
-        self._printed = PrintedLines(lambda text: log.warning("printed", text=text))
+        self._printed = PrintedLines(show_printed)
         try:
             self._child = spawn(self._setup.target, kinds, output=self._printed.writer)
             self._printed.close_writer()

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
-from tokenmill.core.processes.printed import MAX_LINE, MAX_LINES, PIECE, PrintedLines
+import pytest
+
+from tokenmill.core.processes.printed import (
+    MAX_LINE,
+    MAX_LINES,
+    PIECE,
+    PrintedLines,
+    show_printed,
+)
 
 
 def printed(*texts: bytes) -> list[str]:
@@ -35,3 +44,11 @@ def test_of_many_lines_the_first_and_the_last_are_shown() -> None:
     lines = printed(*[b"%d\n" % i for i in range(3 * MAX_LINES)])
     first, last = map(str, range(MAX_LINES)), map(str, range(2 * MAX_LINES, 3 * MAX_LINES))
     assert lines == [*first, f"[{MAX_LINES} lines are left out]", *last]
+
+
+def test_a_program_without_this_log_gets_the_text_on_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("tokenmill"), "handlers", [])
+    show_printed("a plugin prints")
+    assert capsys.readouterr().err == "a plugin prints\n"
