@@ -73,7 +73,14 @@ class WrongContextError(TokenmillError):
 
 
 class DeviceError(TokenmillError):
-    """The device can no longer compute, for example after a sticky CUDA error. The engine stops."""
+    """The device can no longer compute, for example after a sticky CUDA error. The engine stops.
+
+    `from_outside`: no request is the cause, for example because someone killed a worker.
+    """
+
+    def __init__(self, message: str, *, from_outside: bool = False) -> None:
+        super().__init__(message)
+        self.from_outside = from_outside
 
 
 def describe(error: BaseException) -> str:

@@ -81,6 +81,10 @@ def lose_device() -> None:
     raise DeviceError("the device fell off the bus")
 
 
+def lose_worker() -> None:
+    raise DeviceError("a worker was killed", from_outside=True)
+
+
 IN_PLUGIN: dict[str | None, Callable[[], None]] = {
     "loop": loop,
     "leave": leave,
@@ -96,6 +100,7 @@ ON_DEVICE: dict[str, Callable[[], None]] = {
     "H": hang,
     "L": loop,
     "E": lose_device,
+    "O": lose_worker,
 }
 """Faults in the step that computes the prompt, by its first character."""
 

@@ -106,13 +106,13 @@ class RayExecutor:
                 return list(ray.get(list(calls), timeout=CHECK_SECONDS))
             except GetTimeoutError:
                 if self._watch.failure is not None:
-                    raise DeviceError(self._watch.failure) from None
+                    raise self._watch.error() from None
             except Exception:
-                raise DeviceError(self._lose(calls)) from None
+                raise self._lose(calls) from None
             if failures := self._describe_failures(calls):
                 num_late_checks += 1
                 if num_late_checks * CHECK_SECONDS >= LAG_SECONDS:
-                    raise DeviceError(self._give_up(calls, failures))
+                    raise self._give_up(calls, failures)
 
     def _describe_failures(self, calls: Sequence[Any]) -> str | None:
         """The ranks that have failed. Others may then wait forever for their sums."""
@@ -122,12 +122,12 @@ class RayExecutor:
         except RayError:  # an actor is lost: the next `get` of all calls raises, too
             return None
 
-    def _give_up(self, calls: Sequence[Any], failures: str) -> str:
+    def _give_up(self, calls: Sequence[Any], failures: str) -> DeviceError:
         _, waiting = ray.wait(list(calls), num_returns=len(calls), timeout=0)
         link = self._links[calls.index(waiting[0])] if waiting else self._links[0]
         return self._watch.fail(link, f"waits for {failures}")
 
-    def _lose(self, calls: Sequence[Any]) -> str:
+    def _lose(self, calls: Sequence[Any]) -> DeviceError:
         """The reason why a call has raised: its actor is lost."""
         for link, call in zip(self._links, calls, strict=True):
             try:
@@ -136,7 +136,7 @@ class RayExecutor:
                 continue
             except Exception as error:
                 return self._watch.fail(link, link.end(error))
-        return self._watch.failure or "the workers are lost"
+        return self._watch.error()
 
 
 def _release(group: PlacementGroup) -> None:

@@ -49,6 +49,11 @@ class ActorLink:
     def is_alive(self) -> bool:
         return self._end is None
 
+    @property
+    def ended_from_outside(self) -> bool:
+        """True for every end: Ray does not say which signal ended an actor."""
+        return not self.is_alive
+
     def receive_logs(self) -> None:
         """Handle the answer of `watch` if it has arrived, and ask again."""
         if self._end is not None:

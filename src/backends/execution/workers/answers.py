@@ -76,7 +76,7 @@ class RankAnswers:
         first, *others = found[self.num_early :]
         if any(other.token_ids != first.token_ids for other in others):
             reason = "and another worker computed different tokens"
-            raise DeviceError(self._watch.fail(self._links[self.num_early], reason))
+            raise self._watch.fail(self._links[self.num_early], reason)
         if self.num_early:
             _, message = answers[self.num_early]
             self.results.append(message)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 
 from ....core.processes.child import spawn
+from ....core.processes.crashes import is_crash, num_oom_kills
 from ....core.processes.frames import receive, send
 from ....core.processes.logs import LogReceiver
 from ....core.processes.messages import NotStarted, Stage
@@ -34,6 +35,7 @@ class WorkerLink:
         self.rank = begin.rank
         self.loaded: Loaded | None = None
         """The worker's answer once it has loaded its model."""
+        self._num_oom_kills = num_oom_kills()
         kept = () if begin.exchange is None else (begin.exchange,)
         self._child = spawn(TARGET, (socket.SOCK_STREAM, socket.SOCK_DGRAM), kept)
         try:
@@ -58,6 +60,12 @@ class WorkerLink:
     @property
     def is_alive(self) -> bool:
         return self._child.is_alive
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether it was killed by a signal that someone else sends. SIGKILL does not count if the
+        system has killed a process for lack of memory since this one was started."""
+        return not self.is_alive and not is_crash(self._child.end_signal, self._num_oom_kills)
 
     @property
     def num_beats(self) -> int:

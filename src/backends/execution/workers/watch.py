@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from ....core.errors import DeviceError
 from ....core.log import get_logger
 from ....core.processes.stalls import Stall
 
@@ -43,6 +44,11 @@ class Watched(Protocol):
         """Handle what has arrived. Does not wait."""
         ...
 
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether the worker has ended, and nothing that it computed is the cause."""
+        ...
+
     def describe_end(self) -> str:
         """How the worker ended, for example "killed by SIGSEGV"."""
         ...
@@ -65,6 +71,7 @@ class Watch:
         """`wait_for_logs`: waits up to some seconds for workers to receive logs from."""
         self.failure: str | None = None
         """Why the workers were killed."""
+        self._is_from_outside = False
         self._links, self._wait_for_logs = links, wait_for_logs
         self._silences = [Stall(link.local_pid, first_look=FIRST_LOOK) for link in links]
         self._lock = threading.Lock()
@@ -77,15 +84,21 @@ class Watch:
         """From now on, treat a silent worker as hanging. Before, it may be loading."""
         self._expects_beats = True
 
-    def fail(self, link: Watched, reason: str) -> str:
-        """Kill all workers if they still run. Returns the reason of the first call."""
+    def error(self) -> DeviceError:
+        """The error of the steps of killed workers."""
+        reason = self.failure or "the engine has ended its workers"
+        return DeviceError(reason, from_outside=self._is_from_outside)
+
+    def fail(self, link: Watched, reason: str) -> DeviceError:
+        """Kill all workers if they still run. Returns the error of the first call."""
         with self._lock:
             if self.failure is None and not self._is_closed.is_set():
+                self._is_from_outside = link.ended_from_outside
                 self.failure = f"worker {link.rank} {reason}"
                 self._read_logs(self._links)  # the last records say most about the cause
                 log.error("worker_lost", rank=link.rank, pid=link.pid, reason=reason)
                 self._kill_all()
-        return self.failure or "the engine has ended its workers"
+        return self.error()
 
     def close(self) -> None:
         """End all workers, and this thread. Safe to call twice."""
