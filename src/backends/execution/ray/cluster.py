@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from ....core.errors import ConfigError
 from ....core.log import get_logger
@@ -27,6 +29,7 @@ LOCAL_ENVIRONMENT = {
 }
 """Set before Ray is imported for a cluster of our own."""
 LOOPBACK = "127.0.0.1"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 log = get_logger("ray")
 Leave = Callable[[], None]
 """Disconnects from a cluster."""
@@ -91,7 +94,9 @@ def _connect(address: str | None, num_cpus: int, num_gpus: int) -> Leave:
     import ray
 
     _init(address=address)
-    log.info("ray_cluster_joined", address=address, num_nodes=len(ray.nodes()))
+    log.info(
+        "ray_cluster_joined", address=address, num_nodes=sum(one["Alive"] for one in ray.nodes())
+    )
     return lambda: ray.shutdown()
 
 
@@ -141,7 +146,10 @@ def _start_cluster(num_cpus: int, num_gpus: int) -> Leave:
 
 def _init(**options: object) -> None:
     import ray
+    from ray._private import worker
 
+    # Ray's driver prints errors of the cluster in colours, also with log_to_driver=False.
+    worker.print_to_stdstream = _log_errors
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         ray.init(configure_logging=False, log_to_driver=False, **options)
@@ -149,3 +157,9 @@ def _init(**options: object) -> None:
         where = options["address"]
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(f"the Ray cluster ({where}) cannot be joined: {reason}") from error
+
+
+def _log_errors(batch: Mapping[str, Any], **options: object) -> None:
+    """Log messages that Ray would print."""
+    for text in batch["lines"]:
+        log.warning("ray_reported", text=" ".join(_COLOUR.sub("", text).split()))
