@@ -22,6 +22,7 @@ from ..workers.watch import Watch
 from .link import CHECK_SECONDS, ActorLink, wait_for_logs
 from .loading import load
 from .messages import Node, encode
+from .nodes import find_lost_node, find_raylets
 from .options import RayOptions
 from .placement import reserve, start_workers
 
@@ -64,13 +65,15 @@ class RayExecutor:
             group = reserve(spec.config, options, num_gpus)
             leaving.callback(_release, group)
             links = start_workers(group, spec.config.num_ranks)
-            watch = Watch(links, partial(wait_for_logs, links))
+            find_lost = partial(find_lost_node, links, find_raylets(links))
+            watch = Watch(links, partial(wait_for_logs, links), find_lost)
             leaving.callback(watch.close)
             log.info("ray_workers_placed", addresses=[link.node.address for link in links])
             if {link.node.node_id for link in links} == {ray.get_runtime_context().get_node_id()}:
                 spec.refuse_too_large()  # elsewhere, each worker checks its own part
             loaded = load(links, watch, spec, options.cpus_per_worker, num_gpus)
-            info = agree(spec.identify(), loaded, spec.config.pipeline_parallel_size)
+            places = [link.place for link in links]
+            info = agree(spec.identify(), loaded, spec.config.pipeline_parallel_size, places)
             watch.expect_beats()
             return cls(links, watch, info, leaving.pop_all().close)
 

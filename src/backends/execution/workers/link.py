@@ -41,7 +41,7 @@ class WorkerLink:
         try:
             self.control, self.logs = self._child.sockets
             self.logs.setblocking(False)
-            self._receiver = LogReceiver(self.logs)
+            self._receiver = LogReceiver(self.logs, {"rank": begin.rank} if begin.size > 1 else {})
             self.memory = share_memory(self.control)
             self.channel = Channel(self.control, self.memory.to_child, self.memory.to_parent)
             send(self.control, encode(begin))
@@ -52,6 +52,10 @@ class WorkerLink:
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    @property
+    def place(self) -> str:
+        return ""
 
     @property
     def local_pid(self) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import httpx
 
+from tests.check.ray.machines import HEAD, OTHER
 from tests.server_process import running_server
 from tests.test_engine_restarts import NUM_STREAMS, PATIENCE, Clients, wait_for
 
@@ -26,6 +28,15 @@ def test_requests_of_a_lost_worker_and_a_lost_node_are_no_suspects(
             assert [end for end, _ in clients.ends] == ["told"] * NUM_STREAMS
             mend()
             wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 200)
+        events = [json.loads(line) for line in server.log.read_text().splitlines()]
+        assert f"node {OTHER} does not answer (rank 1)" in [
+            event.get("reason") for event in events if event["event"] == "engine_lost"
+        ]
+        assert {
+            (event["rank"], event["address"])
+            for event in events
+            if event["event"] == "model_loaded"
+        } == {(0, HEAD), (1, OTHER)}
         for i in range(NUM_STREAMS):
             body = {"prompt": f"story 0, part {i}", "max_tokens": 4}
             answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=PATIENCE)
