@@ -16,6 +16,11 @@ class ConfigError(TokenmillError):
     """A flag, option, model or plugins.toml is wrong: the engine does not start."""
 
 
+class UnavailableError(ConfigError):
+    """A cluster cannot be joined or has no room now, and may later. A server that has already run
+    there tries again without limit."""
+
+
 class PluginError(ConfigError):
     """A plugin cannot be found, loaded or built. The message names the plugin."""
 
