@@ -16,6 +16,11 @@ class ConfigError(TokenmillError):
     """A flag, option, model or plugins.toml is wrong: the engine does not start."""
 
 
+class UnavailableError(ConfigError):
+    """A cluster cannot be joined or has no room now, and may later. A server that has already run
+    there tries again without limit."""
+
+
 class PluginError(ConfigError):
     """A plugin cannot be found, loaded or built. The message names the plugin."""
 
@@ -83,7 +88,14 @@ class WrongContextError(TokenmillError):
 
 
 class DeviceError(TokenmillError):
-    """The device can no longer compute, for example after a sticky CUDA error. The engine stops."""
+    """The device can no longer compute, for example after a sticky CUDA error. The engine stops.
+
+    `from_outside`: no request is the cause, for example because someone killed a worker.
+    """
+
+    def __init__(self, message: str, *, from_outside: bool = False) -> None:
+        super().__init__(message)
+        self.from_outside = from_outside
 
 
 def describe(error: BaseException) -> str:

@@ -188,6 +188,14 @@ def test_a_request_that_was_there_in_two_crashes_is_refused(
     assert engine_pid(served) == pid
 
 
+def test_a_request_of_two_workers_that_someone_killed_is_taken_again(
+    served: Served, http: httpx.Client
+) -> None:
+    for _ in range(3):
+        wait_until_ready(served)
+        check_error(http.post("/v1/completions", json=ASK | {"prompt": "Outside"}), 503)
+
+
 def test_after_too_many_restarts_it_gives_up_and_says_why() -> None:
     with serve_engine(toy_process(max_restarts=1)) as served, served.client() as http:
         for prompt in ("K1", "K2"):

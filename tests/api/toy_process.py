@@ -18,7 +18,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import Refusal
 from tokenmill.core.contract.registry import ONLY_REPLICA, PluginContext, Registry, Replica
-from tokenmill.core.errors import DeviceError
+from tokenmill.core.errors import DeviceError, UnavailableError
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress
 from tokenmill.core.plan import StepPlan, StepResult
@@ -89,6 +89,14 @@ def lose_device() -> None:
     raise DeviceError("the device fell off the bus")
 
 
+def lose_worker() -> None:
+    raise DeviceError("a worker was killed", from_outside=True)
+
+
+def find_no_room() -> None:
+    raise UnavailableError("no room")
+
+
 IN_PLUGIN: dict[str | None, Callable[[], None]] = {
     "loop": loop,
     "leave": leave,
@@ -105,6 +113,8 @@ ON_DEVICE: dict[str, Callable[[], None]] = {
     "H": hang,
     "L": loop,
     "E": lose_device,
+    "O": lose_worker,
+    "U": find_no_room,
 }
 """Faults in the step that computes the prompt, by its first character."""
 

@@ -15,7 +15,7 @@ from .shared_memory import receive_bytes, share_bytes
 
 WORD = 8
 NUM_WORDS = 16
-BEATS, LAUNCHED, FINISHED, BUSY, ADDING, EXPECTED = range(6)
+BEATS, LAUNCHED, FINISHED, BUSY, ADDING, EXPECTED, EXCUSED = range(7)
 """Indexes of the words."""
 TEXT_BYTES = 256
 """Room for a text: a byte of length, and text in UTF-8."""
@@ -103,6 +103,10 @@ class Board:
         """Note that the oldest launched step is finished."""
         self._words[FINISHED] += 1
 
+    def excuse(self) -> None:
+        """Note that the engine ends, and that no request is the cause."""
+        self._words[EXCUSED] = True
+
     def name_calls(self, names: Sequence[str]) -> list[memoryview]:
         """Note the names of calls that may hang or crash. Returns a byte for each, to be set to 1
         while the call runs. Names for which there is no room get a byte that nobody reads."""
@@ -139,6 +143,11 @@ class Board:
         names = bytes(self._calls[MAX_CALLS:]).decode(errors="replace").split("\n")
         running = bytes(self._calls[:MAX_CALLS])
         return tuple(name for name, runs in zip(names, running, strict=False) if runs and name)
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether the engine has noted that no request is the cause of its end."""
+        return bool(self._words[EXCUSED])
 
     def in_work(self) -> Mapping[int, int]:
         """The requests of the steps that are launched and not finished, with the number of their

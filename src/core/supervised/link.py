@@ -260,6 +260,8 @@ class EngineLink(asyncio.Protocol):
     def _note_crash(self) -> None:
         """Suspect the requests that the engine computed when it was lost. If it computed none, for
         example because it planned a step, any request may be the cause."""
+        if self.board.is_excused:
+            return
         found = self.board.in_work()
         streams = {s.number: s for s in (*self._stopped, *self.open_requests.values())}
         digests = dict(self._left) | {n: streams[n].digest for n in found.keys() & streams.keys()}

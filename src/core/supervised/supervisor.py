@@ -12,7 +12,7 @@ from ..contract.activity import Activity
 from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
-from ..errors import EngineStoppedError, TokenmillError
+from ..errors import EngineStoppedError, TokenmillError, UnavailableError
 from ..interfaces import Progress, no_progress
 from ..log import get_logger
 from ..processes.restarts import PERIOD, Restarts
@@ -243,7 +243,8 @@ class EngineSupervisor:
                 reason = str(error) or type(error).__name__
                 log.error("engine_not_restarted", reason=reason)
                 await self.link.close(0.0)
-                delay = self._restarts.next_delay(time.monotonic())
+                counts = not isinstance(error, UnavailableError)
+                delay = self._restarts.next_delay(time.monotonic(), counts=counts)
             else:
                 seconds = round(time.monotonic() - began, 1)
                 log.warning("engine_restarted", pid=self.link.pid, seconds=seconds)

@@ -52,7 +52,7 @@ def load(
             link = calls.pop(call)
             loaded[link.rank] = _read_loaded(link, call, watch)
         if watch.failure is not None:
-            raise DeviceError(f"{watch.failure} while it loaded the model")
+            raise DeviceError(f"{watch.failure} while the model was loaded")
     return [loaded[link.rank] for link in links]
 
 
@@ -109,7 +109,7 @@ def _ask(link: ActorLink, method: str, *arguments: str) -> Any:
         return ray.get(getattr(link.actor, method).remote(*arguments))
     except RayError as error:
         reason = describe_error(error)
-        where = f"worker {link.rank} on {link.node.address}"
+        where = f"worker {link.rank}{link.place}"
         raise DeviceError(f"{where} ended while the workers connected: {reason}") from error
 
 
@@ -118,8 +118,8 @@ def _read_loaded(link: ActorLink, call: Any, watch: Watch) -> Loaded:
         message: Loaded | NotStarted = decode_loaded(ray.get(call))
     except RayError as error:
         reason = watch.fail(link, link.end(error))
-        raise DeviceError(f"{reason} while it loaded the model") from error
+        raise DeviceError(f"{reason} while the model was loaded") from error
     if isinstance(message, NotStarted):
-        where = f"worker {link.rank} on {link.node.address}"
+        where = f"worker {link.rank}{link.place}"
         raise raised_by(NotStarted(message.error, f"{where}: {message.text}"))
     return message

@@ -171,14 +171,14 @@ class MultiProcess:
         except (OSError, ValueError):  # the watch has closed the sockets
             return list(waiting)
         if not readable:
-            raise DeviceError(self._watch.fail(link, f"waits for {failures}"))
+            raise self._watch.fail(link, f"waits for {failures}")
         return [sock for sock in waiting if sock in readable]
 
     def _receive_from(self, link: WorkerLink) -> Answer:
         try:
             return link.channel.receive()
         except EOFError:
-            raise DeviceError(self._watch.fail(link, link.describe_end())) from None
+            raise self._watch.fail(link, link.describe_end()) from None
 
 
 class _Step:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 
 from ....core.processes.child import spawn
+from ....core.processes.crashes import is_crash, num_oom_kills
 from ....core.processes.frames import receive, send
 from ....core.processes.logs import LogReceiver
 from ....core.processes.messages import NotStarted, Stage
@@ -34,12 +35,13 @@ class WorkerLink:
         self.rank = start.rank
         self.loaded: Loaded | None = None
         """The worker's answer once it has loaded its model."""
+        self._num_oom_kills = num_oom_kills()
         kept = () if start.exchange is None else (start.exchange,)
         self._child = spawn(TARGET, (socket.SOCK_STREAM, socket.SOCK_DGRAM), kept)
         try:
             self.control, self.logs = self._child.sockets
             self.logs.setblocking(False)
-            self._receiver = LogReceiver(self.logs)
+            self._receiver = LogReceiver(self.logs, {"rank": start.rank} if start.size > 1 else {})
             self.memory = share_memory(self.control)
             self.channel = Channel(self.control, self.memory.to_child, self.memory.to_parent)
             send(self.control, encode(start))
@@ -52,12 +54,22 @@ class WorkerLink:
         return self._child.pid
 
     @property
+    def place(self) -> str:
+        return ""
+
+    @property
     def local_pid(self) -> int:
         return self._child.pid
 
     @property
     def is_alive(self) -> bool:
         return self._child.is_alive
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether it was killed by a signal that someone else sends. SIGKILL does not count if the
+        system has killed a process for lack of memory since this one was started."""
+        return not self.is_alive and not is_crash(self._child.end_signal, self._num_oom_kills)
 
     @property
     def num_beats(self) -> int:

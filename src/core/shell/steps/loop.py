@@ -193,6 +193,8 @@ class StepLoop:
             if not await self._turns.take():
                 await self._sleep()
         except DeviceError as error:
+            if error.from_outside:
+                self._board.excuse()
             self._die(str(error))
 
     def _may_plan(self) -> bool:
