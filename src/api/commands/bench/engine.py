@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from ..flags.engine import (
     merge_model_argument,
 )
 from ..progress import ProgressDisplay
+from .saving import save_json
 
 if TYPE_CHECKING:
     from ....core.contract.client import EngineClient
@@ -97,10 +97,7 @@ def _run(args: argparse.Namespace, measure: Measure) -> int:
 
     fields = asyncio.run(run())
     if args.output_json is not None:
-        try:
-            args.output_json.write_text(json.dumps(fields, indent=4) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot write {args.output_json}: {error}") from error
+        save_json(args.output_json, fields)
     return 0
 
 

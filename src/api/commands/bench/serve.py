@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....core.errors import ConfigError
 from ..progress import ProgressDisplay
+from .saving import save_text
 from .serve_flags import SENT_AS_IS, add_flags
 
 if TYPE_CHECKING:
@@ -53,10 +54,7 @@ def _run(args: argparse.Namespace) -> int:
         result = {name: value for name, value in result.items() if name not in DETAILS}
     if args.save_result:
         path = args.result_dir / (args.result_filename or _file_name(args, model))
-        try:
-            path.write_text(json.dumps(result) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error}") from error
+        save_text(path, json.dumps(result) + "\n")
         print(f"saved to {path}")
     return 0 if result["completed"] else 1
 
