@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from ....core.errors import ConfigError
+
+
+def add_html_flag(parser: Any) -> None:
+    """Add --html."""
+    parser.add_argument(
+        "--html", type=Path, metavar="PATH", help="write a report with charts, as one HTML file"
+    )
 
 
 def save_text(path: Path, text: str) -> None:

@@ -50,6 +50,10 @@ def _run(args: argparse.Namespace) -> int:
         print(line)
     for answer in [answer for answer in run.answers if not answer.is_ok][:3]:
         print(f"failed: {answer.error}")
+    if args.html is not None:
+        from ....bench.page import serve_page
+
+        save_text(args.html, serve_page(result))
     if not args.save_detailed:
         result = {name: value for name, value in result.items() if name not in DETAILS}
     if args.save_result:

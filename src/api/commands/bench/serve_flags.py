@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .refused import add_refused
+from .saving import add_html_flag
 
 SENT_AS_IS = (
     *("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty"),
@@ -212,6 +213,7 @@ def _add_result_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--metadata", nargs="*", default=[], metavar="KEY=VALUE", help="further fields of the file"
     )
+    add_html_flag(group)
     group.add_argument("--disable-tqdm", action="store_true", help="show no progress")
 
 

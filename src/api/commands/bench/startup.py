@@ -17,7 +17,7 @@ from ..flags.engine import (
     merge_model_argument,
 )
 from ..progress import ProgressDisplay
-from .saving import save_json
+from .saving import add_html_flag, save_json, save_text
 
 if TYPE_CHECKING:
     from ....bench.one_start import Start
@@ -43,6 +43,7 @@ def add_startup_parser(verbs: Any) -> None:
     ):
         parser.add_argument(flag, type=int, default=default, metavar="N", help=about)
     parser.add_argument("--output-json", type=Path, metavar="PATH", help="write figures to a file")
+    add_html_flag(parser)
     add_engine_flags(parser, leave_out=("served_model_name", "chat_template", *SERVING))
     add_config_flag(parser)
     parser.set_defaults(run=_run)
@@ -69,6 +70,10 @@ def _run(args: argparse.Namespace) -> int:
             print("\n".join(_lines(kind, own)))
     if args.output_json is not None:
         save_json(args.output_json, fields)
+    if args.html is not None:
+        from ....bench.page import fields_page
+
+        save_text(args.html, fields_page("bench startup", fields))
     return 0
 
 

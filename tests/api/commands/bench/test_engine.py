@@ -29,10 +29,12 @@ def test_latency_is_that_of_the_measured_batches(
 ) -> None:
     path = tmp_path / "l.json"
     words = ["--num-iters", "3", "--num-iters-warmup", "1", "--output-json", str(path)]
+    words += ["--html", str(tmp_path / "l.html")]
     assert main(["bench", "latency", *ENGINE, "--batch-size", "2", *words]) == 0
     assert "Avg latency: " in capsys.readouterr().out
     fields = json.loads(path.read_text())
     assert len(fields["latencies"]) == 3
+    assert f"{fields['avg_latency']:.6g}" in (tmp_path / "l.html").read_text()
     assert min(fields["latencies"]) <= fields["percentiles"]["50"] <= max(fields["latencies"])
 
 
