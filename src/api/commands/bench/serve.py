@@ -7,6 +7,7 @@ import asyncio
 import json
 import math
 import os
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,7 @@ async def _measure(args: argparse.Namespace) -> tuple[str, Run]:
     from ....bench.running import Load, run
     from ....bench.vocabulary import vocabulary_of
 
+    dataset = _dataset(args)
     server = Server(
         url=args.base_url or f"http://{args.host}:{args.port}",
         headers=_headers(args),
@@ -79,7 +81,7 @@ async def _measure(args: argparse.Namespace) -> tuple[str, Run]:
     vocabulary, is_exact = await vocabulary_of(server, model)
     if not is_exact:
         print("The server counts no tokens (POST /tokenize): a word of a prompt counts as one.")
-    prompts = _dataset(args).prompts(vocabulary)
+    prompts = dataset.prompts(vocabulary)
     times = _times(args, [prompt.at for prompt in prompts])
     endpoint = ENDPOINTS[args.backend]()
     load = Load(
@@ -91,7 +93,7 @@ async def _measure(args: argparse.Namespace) -> tuple[str, Run]:
         request_id_prefix=args.request_id_prefix,
     )
     await _get_ready(args, load, prompts[0])
-    warmups = [prompts[index % len(prompts)] for index in range(args.num_warmups)]
+    warmups = [replace(prompts[i % len(prompts)], after=None) for i in range(args.num_warmups)]
     if warmups:
         await run(load, warmups, [0.0] * len(warmups))
     done = 0
@@ -141,6 +143,8 @@ def _dataset(args: argparse.Namespace) -> Dataset:
     repeats = args.dataset_name == "prefix_repetition"
     if args.num_prompts < 1:
         raise ConfigError(f"--num-prompts must be at least 1, got {args.num_prompts}")
+    if args.dataset_name == "multi_turn" and args.backend != "openai-chat":
+        raise ConfigError("--dataset-name multi_turn needs --backend openai-chat")
     if not 0 <= args.random_range_ratio < 1:
         raise ConfigError(f"--random-range-ratio must be in [0, 1), got {args.random_range_ratio}")
     return Dataset(

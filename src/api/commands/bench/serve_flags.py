@@ -71,7 +71,13 @@ def _add_dataset_flags(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("requests")
     default = Dataset()
-    group.add_argument("--dataset-name", default="random", choices=[*DATASETS], help="kind")
+    group.add_argument(
+        "--dataset-name",
+        default="random",
+        choices=[*DATASETS],
+        metavar="NAME",
+        help=f"kind: {', '.join(sorted(DATASETS))}",
+    )
     group.add_argument("--dataset-path", type=Path, metavar="PATH", help="file of the dataset")
     group.add_argument(
         "--num-prompts", type=int, default=default.num_prompts, metavar="N", help="requests"

@@ -77,6 +77,7 @@ def test_a_server_is_measured_and_the_figures_are_saved(
         (["--percentile-metrics", "ttfs"], "unknown 'ttfs'"),
         (["--metric-percentiles", "101"], "from 0 to 100"),
         (["--port", "1"], "127.0.0.1:1"),
+        (["--dataset-name", "multi_turn"], "multi_turn needs --backend openai-chat"),
         (["--base-url", "ftp://x"], "--base-url must be like http://127.0.0.1:8000"),
         (["--header", "x"], "--header must be NAME=VALUE, got 'x'"),
     ],
