@@ -56,8 +56,8 @@ class Chat:
     streams = True
 
     def body(self, prompt: Prompt) -> dict[str, Any]:
-        message = {"role": "user", "content": prompt.text}
-        return {"messages": [message], "max_completion_tokens": prompt.max_tokens} | _STREAMED
+        messages = [*prompt.messages, {"role": "user", "content": prompt.text}]
+        return {"messages": messages, "max_completion_tokens": prompt.max_tokens} | _STREAMED
 
     def read(self, event: Mapping[str, Any]) -> News:
         deltas = [choice.get("delta", {}) for choice in event.get("choices", ())]

@@ -31,6 +31,7 @@ from .suggest import did_you_mean
 T = TypeVar("T")
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+LOAD_FORMATS = ("auto", "dummy")
 KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 _GRAPHS = "CUDA graphs are for GPUs"
@@ -92,6 +93,12 @@ class EngineConfig:
         "not for GGUF files; example: "
         """'{"rope_parameters": {"rope_type": "yarn", "factor": 4}}'""",
         metavar="JSON",
+    )
+    load_format: str = setting(
+        "auto",
+        "source of the weights; auto: the model's files; dummy: random numbers, by --seed, for "
+        "measurements with only a config.json and a tokenizer",
+        one_of=LOAD_FORMATS,
     )
     dtype: str = setting(
         "auto",

@@ -102,6 +102,8 @@ class ModelSpec:
     """The header of a GGUF file: metadata, and the table of tensors."""
     methods: Mapping[str, ReadMethod] = field(default_factory=lambda: METHODS)
     """The quantization methods of directories; see read_method."""
+    random_seed: int | None = None
+    """The weights are random numbers of this seed, and have no files. None: they are read."""
 
     @property
     def architecture(self) -> str:

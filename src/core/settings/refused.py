@@ -39,7 +39,6 @@ REFUSED = {
     "convert": _NO_TASK,
     "attention_config": "use --attention-backend",
     "scheduler_cls": "use --scheduler with the name of a plugin",
-    "load_format": _FROM_FILES,
     "trust_remote_code": "code from a model's folder is never run; remove it",
     "worker_use_ray": "use --distributed-executor-backend ray",
     "cpu_offload_gb": "weights stay on the device; divide them with --tensor-parallel-size, or use "

@@ -58,6 +58,8 @@ class TransformersModels:
         """See ModelImpl."""
         if spec.gguf is not None:
             return ["it reads directories with config.json and safetensors, not GGUF files"]
+        if spec.random_seed is not None:
+            return ["it makes no random weights (--load-format dummy)"]
         if spec.fields.get("auto_map"):
             return [f"{spec.path / 'config.json'} has auto_map, which is not supported"]
         absurd = _absurd_number(spec.fields)

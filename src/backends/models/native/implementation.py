@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ....core.errors import ConfigError
 from ...weights.checkpoint import Checkpoint, open_checkpoint
 from ...weights.gguf.checkpoint import GGUFCheckpoint
@@ -11,6 +13,7 @@ from ...weights.huggingface.config import from_hf_config
 from ..base import LoadOptions, ModelSpec
 from .decoder import Decoder
 from .loader import load_decoder
+from .random_weights import RandomTensors
 
 
 class NativeModels:
@@ -40,7 +43,9 @@ class NativeModels:
         if spec.gguf is not None:
             return GGUFCheckpoint(spec.path, spec.gguf)
         if spec.fields:
-            return SafetensorsCheckpoint(spec.path, fields=spec.fields, methods=spec.methods)
+            seed = spec.random_seed
+            make = None if seed is None else partial(RandomTensors, seed)
+            return SafetensorsCheckpoint(spec.path, None, spec.fields, spec.methods, make)
         return open_checkpoint(spec.path)
 
     def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Decoder:

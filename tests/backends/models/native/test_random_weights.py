@@ -13,8 +13,8 @@ from tokenmill.backends.weights.config.features import Features
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
-from .models.dense import compute_logits
-from .models.test_loader import CONFIG
+from ..dense import compute_logits
+from .test_loader import CONFIG
 
 VARIANTS = {
     "tied": CONFIG,
