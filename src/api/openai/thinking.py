@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.contract.logits_processor import THINKING_BUDGET
+from ...core.contract.providers.logits_processor import THINKING_BUDGET
 from ...core.host.answer_parsers import AnswerParsers
 from ...core.interfaces import Tokenizer
 from ...core.sampling_params import SamplingParams

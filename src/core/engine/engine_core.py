@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ..contract.client import LiveRequest, Load
 from ..contract.events import Admitted, Planned, Refused, StepDone
 from ..contract.policy import Refusal
-from ..contract.speculation import SpeculationLimits
+from ..contract.providers.speculation import SpeculationLimits
 from ..errors import InvalidRequestError, OverloadedError, RateLimitedError
 from ..host.plugin_host import PluginHost
 from ..outputs import FinishReason
