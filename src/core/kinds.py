@@ -14,11 +14,11 @@ from .settings.declaration import setting
 from .suggest import near_and_known
 
 if TYPE_CHECKING:  # only for type checkers: contracts are in the layer above
-    from .contract.deciders import Admission, PreemptionMode, Scheduler, SpeculativeMethod
-    from .contract.draft_length import DraftLengthPolicy
     from .contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
     from .contract.policy import SchedulingPolicy
-    from .contract.routing import Router
+    from .contract.providers.deciders import Admission, PreemptionMode, Scheduler, SpeculativeMethod
+    from .contract.providers.draft_length import DraftLengthPolicy
+    from .contract.providers.routing import Router
 
 P = TypeVar("P")
 Tier = Literal["stable", "provisional"]

@@ -17,7 +17,7 @@ import pytest
 from tokenmill.api.commands.plugins.check import run_check
 from tokenmill.core.contract.events import Planned
 from tokenmill.core.contract.hookspecs import hookimpl
-from tokenmill.core.contract.speculation import Draft, ProposalBatch
+from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.calling import guard
 from tokenmill.testing.conformance import hosting

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.contract.client import EngineClient
-from ...core.contract.logits_processor import THINKING_BUDGET
+from ...core.contract.providers.logits_processor import THINKING_BUDGET
 from ...core.errors import named
 from ...core.interfaces import Tokenizer
 from ...core.sampling_params import SamplingParams

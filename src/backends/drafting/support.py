@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...core.config import EngineConfig
-from ...core.contract.speculation import (
+from ...core.contract.providers.speculation import (
     Draft,
     DraftModel,
     ProposalBatch,

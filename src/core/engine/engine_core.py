@@ -14,7 +14,7 @@ from ..contract.activity import Activity, LiveRequest
 from ..contract.client import Load
 from ..contract.events import Admitted, Planned, Refused, StepDone
 from ..contract.policy import Refusal
-from ..contract.speculation import SpeculationLimits
+from ..contract.providers.speculation import SpeculationLimits
 from ..errors import InvalidRequestError, OverloadedError, RateLimitedError, named
 from ..host.plugin_host import PluginHost
 from ..outputs import FinishReason

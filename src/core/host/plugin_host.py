@@ -14,8 +14,6 @@ import pluggy
 from ..config import EngineConfig
 from ..contract.choice import Choice
 from ..contract.client import EngineClient, Load
-from ..contract.deciders import last_come
-from ..contract.draft_length import DraftLengthPolicy
 from ..contract.events import (
     Admitted,
     Finished,
@@ -36,8 +34,10 @@ from ..contract.policy import (
     StepView,
     Victim,
 )
+from ..contract.providers.deciders import last_come
+from ..contract.providers.draft_length import DraftLengthPolicy
+from ..contract.providers.speculation import SpeculationLimits
 from ..contract.registry import ONLY_REPLICA, Registry, Replica, label
-from ..contract.speculation import SpeculationLimits
 from ..contract.start_calls import START_CALLS
 from ..errors import (
     CONTAINED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..config import EngineConfig
-from ..contract.speculation import SpeculationLimits
+from ..contract.providers.speculation import SpeculationLimits
 from ..engine.engine_core import EngineCore
 from ..engine.step import StepLimits
 from ..errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from ..contract.routing import ReplicaView
+from ..contract.providers.routing import ReplicaView
 from ..engine.blocks.pool import hash_chain, hash_root
 from ..interfaces import ModelInfo
 from ..shell.checking import CheckedRequest

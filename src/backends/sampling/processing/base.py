@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ....core.contract.logits_processor import ProcessorClass
+from ....core.contract.providers.logits_processor import ProcessorClass
 from ....core.interfaces import Tokenizer
 
 

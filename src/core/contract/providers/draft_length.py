@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .policy import RequestView
+from ..policy import RequestView
 from .speculation import SpeculationLimits
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from .policy import PreemptionCandidate, Refusal, RequestView, StepView, Victim
+from ..policy import PreemptionCandidate, Refusal, RequestView, StepView, Victim
 from .speculation import Draft, ProposalBatch
 
 if TYPE_CHECKING:
-    from .client import Load
+    from ..client import Load
 
 
 class Scheduler(Protocol):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..interfaces import Tokenizer
-from ..sampling_params import SamplingParams
+from ...interfaces import Tokenizer
+from ...sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..request_options import RequestOptions
-from .client import Load
+from ...request_options import RequestOptions
+from ..client import Load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
