@@ -28,7 +28,7 @@ class Axis:
 
 
 def histogram(values: Sequence[float], label: str) -> str:
-    """How many values are in each of NUM_BINS equal intervals."""
+    """Number of values in each of NUM_BINS equal intervals."""
     counts, edges = np.histogram(values, bins=NUM_BINS)
     x, y = _axes(float(edges[0]), float(edges[-1]), 0.0, float(counts.max()))
     bars = []

@@ -18,12 +18,12 @@ from ..core.errors import TokenmillError
 
 PROCESS, IMPORTS, OTHER = "starting the process", "importing torch", "other"
 COMPILING = ("compiling", "building", "capturing")
-"""How the names of stages begin whose time is the compilation time."""
+"""Beginnings of the names of stages whose time is the compilation time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is started."""
+    """One start of an engine or a server."""
 
     config: EngineConfig
     begun: float
@@ -32,7 +32,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What was measured of one start, in seconds."""
+    """The times of one start, in seconds."""
 
     total: float
     """From the start of the process until the engine takes requests."""

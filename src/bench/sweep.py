@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What is measured, and where the results are."""
+    """One sweep, and the folder of its results."""
 
     folder: Path
     serve: Sequence[str]
@@ -122,7 +122,7 @@ class Measurement:
     server: Parameters
     load: Parameters
     path: Path
-    """Where its result is."""
+    """The path of its result."""
     number: int
     """-1: a run before the measured ones."""
 

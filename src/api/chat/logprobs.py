@@ -19,7 +19,7 @@ ID = "token_id:"
 
 @dataclass(frozen=True, slots=True)
 class TokenNames:
-    """How an answer writes tokens: as text, or as ids."""
+    """The form of tokens in an answer: text, or ids."""
 
     tokenizer: Tokenizer
     as_ids: bool

@@ -94,7 +94,7 @@ class ChatReading:
         self._readers: dict[int, AnswerReader] = {}
         self._token_ids: dict[int, list[int]] = {}
         self._ahead: dict[int, list[Delta]] = {}
-        """What `read_ahead` has found, by choice."""
+        """The pieces that `read_ahead` has found, by choice."""
 
     def adjust(self, params: SamplingParams) -> SamplingParams:
         """Enforce calls if the request demands them, and keep special tokens in the text if a

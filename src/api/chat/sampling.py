@@ -35,7 +35,7 @@ def params_with_all_room(
 ) -> SamplingParams:
     """The model's default parameters, overridden by `given`.
 
-    `max_tokens` None allows as many tokens as fit into the context, instead of the engine's small
+    `max_tokens` None allows all tokens that fit into the context, instead of the engine's small
     default.
     """
     if max_tokens is not None:

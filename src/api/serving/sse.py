@@ -32,7 +32,7 @@ def data_line(document: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """How an API writes the events of a stream."""
+    """The form of a stream's events in one API."""
 
     event: Callable[[msgspec.Struct], bytes]
     error: Callable[[APIError], bytes]

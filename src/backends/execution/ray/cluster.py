@@ -166,7 +166,7 @@ def _init(**options: object) -> None:
     import ray
     from ray._private import worker
 
-    # Ray's driver prints errors of the cluster in colours, also with log_to_driver=False.
+    # Ray's driver prints errors of the cluster in colours, even with log_to_driver=False.
     worker.print_to_stdstream = _log_errors
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:

@@ -17,7 +17,7 @@ Address = tuple[str, int]
 
 
 def find_raylets(links: Iterable[ActorLink]) -> dict[str, Address]:
-    """Where Ray listens on the nodes of workers, by node id."""
+    """Ray's addresses on the nodes of workers, by node id."""
     import ray
 
     wanted = {link.node.node_id for link in links}
@@ -45,7 +45,7 @@ def find_lost_node(
 
 
 def describe_silence(address: Address, seconds: float = ANSWER_SECONDS) -> str | None:
-    """How a port fails to accept a connection; None if it accepts one."""
+    """The reason why a port accepts no connection; None if it accepts one."""
     try:
         socket.create_connection(address, seconds).close()
     except ConnectionRefusedError:

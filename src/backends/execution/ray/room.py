@@ -1,4 +1,4 @@
-"""What is free on the nodes of a Ray cluster, and what a group of workers lacks there."""
+"""The room on the nodes of a Ray cluster, and what a group of workers lacks there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What is free on one node."""
+    """The free resources of one node."""
 
     address: str
     free: Mapping[str, float]
@@ -26,7 +26,7 @@ class Room:
 
 
 def find_room() -> list[Room]:
-    """What is free on each living node."""
+    """The free resources of each living node."""
     import ray
     from ray._private import state
 

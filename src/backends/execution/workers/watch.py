@@ -30,7 +30,7 @@ class Watched(Protocol):
     def pid(self) -> int: ...
     @property
     def place(self) -> str:
-        """Where the worker is, for messages: " on 10.0.0.2"; "" on this machine."""
+        """The worker's place, for messages: " on 10.0.0.2"; "" on this machine."""
         ...
 
     @property
