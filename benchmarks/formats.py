@@ -41,8 +41,8 @@ from tokenmill.assembly import verify_default_model
 from tokenmill.backends.cpu.native.library import load_library
 from tokenmill.backends.cpu.projections import CPULinear, ExactCPULinear
 from tokenmill.backends.linear.base import LinearSpec
-from tokenmill.backends.models.decoder import Decoder
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.decoder import Decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
 from tokenmill.backends.weights.formats.bits import pack_nibbles

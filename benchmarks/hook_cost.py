@@ -23,8 +23,8 @@ from rich.console import Console
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.events import Finished, Preempted, StepDone
-from tokenmill.core.contract.fallback import last_come
 from tokenmill.core.contract.policy import PreemptionCandidate, RequestView, StepView, Victim
+from tokenmill.core.contract.providers.deciders import last_come
 from tokenmill.core.contract.registry import PluginContext
 from tokenmill.core.engine.blocks.pool import hash_root
 from tokenmill.core.engine.engine_core import EngineCore

@@ -25,8 +25,8 @@ from tqdm import tqdm
 
 from tokenmill import AsyncEngine, SamplingParams
 from tokenmill.api.listening import bind
-from tokenmill.api.openai.context import ServerSettings
 from tokenmill.api.server import ServeOptions, make_server
+from tokenmill.api.serving.context import ServerSettings
 from tokenmill.assembly import build_supervised_engine
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient

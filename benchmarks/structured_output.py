@@ -16,10 +16,9 @@ import numpy as np
 import torch
 
 from tokenmill import Grammar
-from tokenmill.assembly import describe_tokens
 from tokenmill.backends.cpu.native.library import load_library
 from tokenmill.backends.cpu.sampling import NativeSampling
-from tokenmill.backends.grammar.base import MaskedRows
+from tokenmill.backends.grammar.base import GrammarSpec, MaskedRows
 from tokenmill.backends.grammar.grammars import Grammars, allow_all
 from tokenmill.backends.grammar.llguidance.backend import LLGuidance
 from tokenmill.backends.sampling.masks import RowMasks
@@ -55,7 +54,8 @@ def main() -> None:
     args = parser.parse_args()
     model = find_default_model()
     tokenizer, checkpoint = load_tokenizer(model), open_checkpoint(model)
-    spec = describe_tokens(tokenizer, checkpoint)
+    ends, size = checkpoint.eos_token_ids, checkpoint.config.vocab_size
+    spec = GrammarSpec.of_model(tokenizer.all_token_bytes, tokenizer.special_ids, ends, size)
     begin = time.perf_counter()
     grammars = Grammars(lambda: LLGuidance(spec))
     grammars.compile(Grammar.json_schema(SCHEMA))

@@ -17,7 +17,7 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .api.app import create_app
-    from .api.openai.context import ServerSettings
+    from .api.serving.context import ServerSettings
     from .assembly import AsyncEngine
     from .core.config import EngineConfig
     from .core.contract.hookspecs import HOOK_API, hookimpl
@@ -88,7 +88,7 @@ __all__ = [
 
 _NAMES = {
     "api.app": "create_app",
-    "api.openai.context": "ServerSettings",
+    "api.serving.context": "ServerSettings",
     "assembly": "AsyncEngine",
     "core.config": "EngineConfig",
     "core.contract.hookspecs": "HOOK_API hookimpl",

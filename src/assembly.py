@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from .backends.execution.identity import Identity
     from .backends.execution.in_process import ModelExecutor
     from .backends.execution.inspection import ModelReport
-    from .backends.execution.workers.messages import Begin
+    from .backends.execution.workers.messages import StartRank
     from .backends.execution.workers.worker import RankModel
-    from .backends.grammar.base import GrammarSpec
+    from .backends.grammar.checking import GrammarChecker
     from .backends.grammar.grammars import Grammars
     from .backends.models.base import ModelImpl
     from .backends.running.model_parts import Backends
@@ -62,15 +62,13 @@ def build_parts(
 def _build_parts(config: EngineConfig, host: PluginHost, progress: Progress) -> EngineParts:
     from .backends.execution.choice import make_executor
     from .backends.execution.workers.division import check_division
-    from .backends.grammar.choice import make_grammars
 
     backends = _choose_backends(host, progress)
     # First, because its errors about a wrong file are more precise.
     checkpoint, impl = _open_model(config, backends, progress)
     check_division(checkpoint, impl, config)
     tokenizer = _load_tokenizer(config, checkpoint.path, progress)
-    made = make_grammars(host, describe_tokens(tokenizer, checkpoint))
-    grammars, checker = made or (None, None)
+    grammars, checker = _make_grammars(host, tokenizer, checkpoint)
     spec = _executor_spec(config, host, backends, checkpoint, impl, grammars, tokenizer, progress)
     executor = make_executor(host, spec)
     _ = host.logits_processors  # built now: a request may use one that it does not name
@@ -103,36 +101,35 @@ def _executor_spec(
     )
 
 
-def load_rank(begin: Begin, progress: Progress) -> RankModel:
+def load_rank(start: StartRank, progress: Progress) -> RankModel:
     """Load one rank's part of the model in a worker process, from the rank and the configuration:
     see ExecutorSpec."""
     from .backends.execution.workers.division import prepare_process
 
-    prepare_process(begin)
-    host = PluginHost.load(begin.config, watches=False)
+    prepare_process(start)
+    host = PluginHost.load(start.config, watches=False)
     with host.naming_computing():
-        return _load_rank(begin, host, progress)
+        return _load_rank(start, host, progress)
 
 
-def _load_rank(begin: Begin, host: PluginHost, progress: Progress) -> RankModel:
+def _load_rank(start: StartRank, host: PluginHost, progress: Progress) -> RankModel:
     from .backends.execution.workers.division import count_parameters, divide
     from .backends.execution.workers.stages import StageExecutor
     from .backends.execution.workers.worker import RankModel
-    from .backends.grammar.choice import make_grammars
 
-    config = begin.config
+    config = start.config
     backends = _choose_backends(host, progress)
     checkpoint, impl = _open_model(config, backends, progress)
     # Only its tokens are needed: the file of a chat template may be on another machine.
     tokenizer = _load_tokenizer(replace(config, chat_template=None), checkpoint.path, progress)
-    grammars, _ = make_grammars(host, describe_tokens(tokenizer, checkpoint)) or (None, None)
-    part, impl, link = divide(checkpoint, impl, begin, progress)
+    grammars, _ = _make_grammars(host, tokenizer, checkpoint)
+    part, impl, link = divide(checkpoint, impl, start, progress)
     if grammars is not None and part.config.has_head:  # this rank samples
         # Not with the first grammar: llguidance stops all threads of the process meanwhile, on a
         # busy machine for seconds, and a worker without signs of life counts as hanging.
         grammars.prepare()
     executor = _load_model(config, host, backends, part, impl, grammars, tokenizer, progress)
-    if begin.size > 1:
+    if start.size > 1:
         executor.info = replace(executor.info, num_parameters=count_parameters(checkpoint))
     identity = _identify(config, host, checkpoint)
     return RankModel(
@@ -184,18 +181,15 @@ def _load_model(
     )
 
 
-def describe_tokens(tokenizer: HFTokenizer, checkpoint: Checkpoint) -> GrammarSpec:
-    """The model's tokens for grammar backends: one per logit."""
+def _make_grammars(
+    host: PluginHost, tokenizer: HFTokenizer, checkpoint: Checkpoint
+) -> tuple[Grammars, GrammarChecker] | tuple[None, None]:
     from .backends.grammar.base import GrammarSpec
+    from .backends.grammar.choice import make_grammars
 
-    size, end_ids = checkpoint.config.vocab_size, checkpoint.eos_token_ids
-    known = tokenizer.all_token_bytes[:size]
-    special = tokenizer.special_ids.union(end_ids)
-    return GrammarSpec(
-        token_bytes=known + (b"",) * (size - len(known)),
-        special_ids=tuple(sorted(token_id for token_id in special if token_id < size)),
-        end_ids=tuple(token_id for token_id in end_ids if token_id < size),
-    )
+    ends, size = checkpoint.eos_token_ids, checkpoint.config.vocab_size
+    spec = GrammarSpec.of_model(tokenizer.all_token_bytes, tokenizer.special_ids, ends, size)
+    return make_grammars(host, spec) or (None, None)
 
 
 def _load_tokenizer(config: EngineConfig, model: Path, progress: Progress) -> HFTokenizer:

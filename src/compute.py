@@ -16,7 +16,7 @@ from .backends.attention.base import (
 from .backends.attention.kv_layout import KVLayout
 from .backends.execution.base import ExecutorProvider, ExecutorSpec
 from .backends.execution.workers.answers import Answer, RankAnswers, WorkerStepError, agree
-from .backends.execution.workers.messages import Begin, Loaded
+from .backends.execution.workers.messages import Loaded, StartRank
 from .backends.execution.workers.watch import Watch, Watched
 from .backends.execution.workers.worker import LoadRank, RankModel, answer_plan, load_or_refuse
 from .backends.grammar.base import (
@@ -44,8 +44,8 @@ from .backends.models.base import (
     ModelSpec,
     ReferenceRun,
 )
-from .backends.models.decoder import Decoder
-from .backends.models.native import NativeModels
+from .backends.models.native.decoder import Decoder
+from .backends.models.native.implementation import NativeModels
 from .backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
 from .backends.weights.checkpoint import Checkpoint
 from .backends.weights.config.features import Features
@@ -72,7 +72,6 @@ __all__ = [
     "AttentionCapabilities",
     "AttentionRecord",
     "AttentionSpec",
-    "Begin",
     "BuildError",
     "Checkpoint",
     "CompiledGrammar",
@@ -120,6 +119,7 @@ __all__ = [
     "ReadMethod",
     "ReferenceRun",
     "SafetensorsCheckpoint",
+    "StartRank",
     "StoredTensor",
     "Watch",
     "Watched",

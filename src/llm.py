@@ -262,7 +262,7 @@ class LLM:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # aborts the requests, also after a Ctrl-C
+            future.cancel()  # aborts the requests, even after a Ctrl-C
             raise
 
     def _send(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from .core import kinds
 from .core.contract.client import EngineClient, Load
-from .core.contract.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
 from .core.contract.events import (
     Admitted,
     Finished,
@@ -52,9 +51,9 @@ from .core.contract.policy import (
     StepView,
     Victim,
 )
-from .core.contract.registry import PluginContext, Registry, Replica
-from .core.contract.routing import ReplicaView, RoutedRequest, Router, least_loaded
-from .core.contract.speculation import (
+from .core.contract.providers.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
+from .core.contract.providers.routing import ReplicaView, RoutedRequest, Router, least_loaded
+from .core.contract.providers.speculation import (
     Draft,
     DraftModel,
     ProposalBatch,
@@ -63,6 +62,7 @@ from .core.contract.speculation import (
     SpeculationSupport,
     Speculator,
 )
+from .core.contract.registry import PluginContext, Registry, Replica
 from .core.errors import ConfigError, PluginError
 from .core.interfaces import ChatFormat, Tokenizer
 from .core.log import get_logger

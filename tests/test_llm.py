@@ -26,7 +26,7 @@ from tokenmill import (
     WrongContextError,
 )
 from tokenmill.core.processes.place import Place
-from tokenmill.core.shell import step_loop
+from tokenmill.core.shell.steps import loop
 from tokenmill.core.supervised.client import SupervisedEngine
 from tokenmill.llm import Prompt
 from tokenmill.plugin import Load, Refusal, RequestView, hookimpl
@@ -75,7 +75,7 @@ def test_prompts_are_answered_in_their_order_however_many_there_are(llm: LLM) ->
 def test_a_batch_waits_for_room_whatever_it_needs(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_loop, "MAX_LIVE_PROMPT_LOGPROBS", 30)
+    monkeypatch.setattr(loop, "MAX_LIVE_PROMPT_LOGPROBS", 30)
     params = [
         SEEDED.with_changes(n=n, prompt_logprobs=logprobs)
         for n, logprobs in [(1, 2), (4, 2), (2, None), (1, None)] * 10

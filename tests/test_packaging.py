@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tokenmill
-from tokenmill.api.commands.model import REQUIREMENT
+from tokenmill.api.commands.model.command import REQUIREMENT
 from tokenmill.backends.cpu.native.build import PREBUILT, build_all
 from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.backends.weights.default_model import PIP_COMMAND

@@ -155,7 +155,7 @@ in about the same memory. `--dtype float32` keeps all numbers, in twice the memo
 `benchmarks/precisions.py` measures what each choice costs the default model, written in float32 and
 in float16 (`benchmarks/results/precisions.json`, {instruction_set}): the mean and the largest
 difference of the log-probabilities of {tokens} tokens of a novel from those of transformers in
-float32. It also measures speed. Decoding reads as many bytes with weights in float16 as in
+float32. It also measures speed. Decoding reads the same number of bytes in float16 and in
 bfloat16. Prompts take longer on CPUs with instructions for bfloat16, which float16 cannot use.
 
 {table}"""

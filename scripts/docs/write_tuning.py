@@ -128,7 +128,7 @@ ABSENT = (
     ("`VLLM_ATTENTION_BACKEND`", "`--attention-backend`"),
     ("`VLLM_LOG_STATS_INTERVAL`", "`interval` in the table `[observer.stats-log]` of plugins.toml"),
     ("`VLLM_USE_V1`", "there is one engine"),
-    ("`auto_tune.sh`", "`tokenmill simulate compare` runs a workload under several settings"),
+    ("`auto_tune.sh`", "`tokenmill tune`, see [tune](tune.md)"),
     (
         "`vllm bench throughput --input-tokens N --output-tokens N`",
         "`benchmarks/throughput.py` and `tokenmill simulate compare` have both flags",

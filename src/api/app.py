@@ -15,9 +15,8 @@ from starlette.routing import Route
 
 from ..core.contract.client import EngineClient
 from ..core.errors import ConfigError, TokenmillError
-from ..core.host.answer_parsers import build_answer_parsers
 from ..core.suggest import near_and_known
-from . import operations
+from . import live, operations
 from .anthropic.messages import count_tokens, create_message
 from .http.answer_headers import AddHeaders
 from .http.docs_page import route as docs_page
@@ -29,9 +28,10 @@ from .http.request_id import TrackRequests
 from .http.root_path import StripRootPath
 from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
-from .openai.context import AppContext, ServerSettings
 from .openai.embeddings import create_embeddings
+from .parsing.chosen_parsers import build_answer_parsers
 from .responses.route import create_response
+from .serving.context import AppContext, ServerSettings
 
 ROUTES = (
     Route("/", operations.index),
@@ -78,8 +78,8 @@ def create_app(
     not run those of mounted apps: `FastAPI(lifespan=app.router.lifespan_context)`.
 
     `options` are fields of ServerSettings, and change `settings`:
-    `create_app(engine, api_keys=["secret"])`. `keys`: what `make_key_ring` made of the settings, if
-    the program reloads the key file.
+    `create_app(engine, api_keys=["secret"])`. `keys`: the result of `make_key_ring` for the
+    settings, if the program reloads the key file.
 
     Raises ConfigError for an unknown option, an empty key and a key file that cannot be used, and
     PluginError if the chosen parsers of answers cannot be built. With an engine that is not
@@ -91,7 +91,7 @@ def create_app(
         routes=[
             *ROUTES,
             *(ADMIN_ROUTES if keys.has_admin else ()),
-            *(docs_page.ROUTES if settings.ui else ()),
+            *((*docs_page.ROUTES, *live.ROUTES) if settings.ui else ()),
         ],
         middleware=_middleware(settings, keys),
         exception_handlers={

@@ -15,17 +15,20 @@ from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from typing import NoReturn
 
-from ..core.errors import TokenmillError
+from ..core.errors import ConfigError, TokenmillError
 from ..core.log import EventFormatter
 from ..version import __version__
-from .commands import completion, doctor, draft, generate, model, plugins, serve, why
+from .commands import completion, doctor, draft, generate, serve, top, why
 from .commands.bench import command as bench
 from .commands.chat import command as chat
 from .commands.flags.parser import CommandParser
+from .commands.model import command as model
+from .commands.plugins import command as plugins
 from .commands.simulate import command as simulate
+from .commands.tune import command as tune
 from .http.log_output import log_handler
 
-COMMANDS = (serve, generate, chat, plugins, simulate, bench, model, draft, doctor, why)
+COMMANDS = (serve, generate, chat, plugins, simulate, bench, tune, model, draft, doctor, top, why)
 
 
 def make_parser() -> CommandParser:
@@ -76,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # so that it is known how children end
     try:
         args = make_parser().parse_args(argv)
+        _check_folder()
         with _warnings_shown():
             status: int = args.run(args)
         sys.stdout.flush()
@@ -90,6 +94,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
         )  # the reader has closed the pipe
         return 1
+
+
+def _check_folder() -> None:
+    """Raise ConfigError if the current folder is gone: native libraries would end the process."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the current folder was removed: change to another one") from None
 
 
 def _open_standard_streams() -> None:

@@ -16,13 +16,13 @@ from .http.host_check import host_name, is_loopback
 
 BACKLOG = 1024
 SEND_BUFFER_BYTES = 256 << 10
-"""Limit of unsent data in the kernel per connection; the kernel takes twice as much memory for it.
+"""Limit of unsent data in the kernel per connection; the kernel takes twice the memory for it.
 Without a limit it holds several MB for a client that does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where the server listens, and the certificate that it shows."""
+    """The address at which the server listens, and the certificate that it shows."""
 
     host: str = "127.0.0.1"
     port: int = 8000

@@ -15,17 +15,14 @@ from .http import anthropic_errors
 from .http.anthropic_errors import AnthropicErrorBody
 from .http.errors import ErrorBody
 from .http.keys.auth import ADMIN_PREFIX, PUBLIC_PATHS
-from .openai.context import ServerSettings
 from .openai.reading.bodies import (
     ChatBody,
     ChatMessageBody,
     CompletionBody,
     DetokenizeBody,
-    StreamOptions,
     TokenizeBody,
 )
 from .openai.reading.embeddings import EmbeddingsBody
-from .openai.reading.unsupported import Unsupported, unsupported_fields
 from .openai.responses import (
     ChatResponse,
     CompletionResponse,
@@ -38,6 +35,9 @@ from .openai.responses import (
 )
 from .responses.answers import ResponseObject
 from .responses.bodies import ResponsesBody
+from .serving.context import ServerSettings
+from .serving.reading.fields import StreamOptions
+from .serving.reading.unknown_fields import Unsupported, unsupported_fields
 
 _BODIES: dict[str, type] = {
     "/v1/completions": CompletionBody,

@@ -16,12 +16,11 @@ from ..core.host.metrics.hook_samples import with_hook_stats
 from ..core.shell.checking import check_prompt_text
 from ..core.shell.home import DRAINING
 from ..version import __version__
+from .chat.conversation import encode_conversation
 from .http.errors import APIError, shutting_down
-from .openai.context import AppContext, context_of
-from .openai.conversation import encode_conversation
+from .http.live_page import FILES
 from .openai.reading.bodies import DetokenizeBody, TokenizeBody
-from .openai.reading.request_reading import compute, read_body
-from .openai.reading.tools import read_tool_use
+from .openai.reading.requests import read_conversation, read_tool_use
 from .openai.responses import (
     DetokenizeResponse,
     ModelCard,
@@ -30,6 +29,8 @@ from .openai.responses import (
     TokenizerInfoResponse,
 )
 from .openapi import openapi_document
+from .serving.context import AppContext, context_of
+from .serving.reading.request_reading import compute, read_body
 
 UNHEALTHY_SECONDS = 60.0
 """Shortest stall that /health reports. Its caller may restart the server, and a first step with a
@@ -49,9 +50,11 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def index(request: Request) -> Response:
-    """A list of the server's paths, as text."""
+    """The live page for browsers; for other clients a list of the server's paths, as text."""
     context = context_of(request)
-    model, page = context.engine.model_name, "  /docs" if context.settings.ui else ""
+    if context.settings.ui and "text/html" in request.headers.get("accept", ""):
+        return await FILES.page(request)
+    model, page = context.engine.model_name, "  /docs  /live" if context.settings.ui else ""
     return PlainTextResponse(INDEX.format(version=__version__, model=model, page=page))
 
 
@@ -123,9 +126,11 @@ async def models(request: Request) -> Response:
 
 
 async def model(request: Request) -> Response:
-    """One model by its name; 404 for any other."""
+    """One model by its name; 404 for any other. Without a name, the list."""
     context = context_of(request)
     name = request.path_params["name"]
+    if not name:
+        return await models(request)
     context.check_model(name)
     return _json(_card(context, name))
 
@@ -155,7 +160,7 @@ async def debug_state(request: Request) -> Response:
 
 
 async def slowest_requests(request: Request) -> Response:
-    """Where the time of the slowest live and recent requests went."""
+    """Explain where the time of the slowest live and recent requests went."""
     count = request.query_params.get("slowest", "20")
     if not count.isdecimal() or not 0 < int(count) <= MAX_SLOWEST:
         raise APIError(
@@ -165,7 +170,7 @@ async def slowest_requests(request: Request) -> Response:
 
 
 async def explain_request(request: Request) -> Response:
-    """Where the time of a live or recent request went, for each of its choices."""
+    """Explain where the time of a live or recent request went, for each of its choices."""
     engine, request_id = context_of(request).engine, request.path_params["name"]
     found = await engine.explain(request_id)
     if not found:
@@ -202,7 +207,8 @@ async def tokenize(request: Request) -> Response:
     engine = context.engine
     if body.messages is not None:
         tools = (await compute(request, read_tool_use, body)).shown
-        tokens = await encode_conversation(body, body.messages, engine, context.parsers, tools)
+        conversation = read_conversation(body)
+        tokens = await encode_conversation(conversation, engine, context.parsers, tools)
     else:
         tokens = await _encode(body.prompt or "", body.add_special_tokens is not False, engine)
 

@@ -36,7 +36,7 @@ from .http.log_lines import log_formatter
 from .http.log_output import log_handler
 from .http.log_throttle import Throttle
 from .listening import BACKLOG, Address, listening, tls_context
-from .openai.context import ServerSettings
+from .serving.context import ServerSettings
 from .stopping import LAST_WORDS, Stopper
 
 
@@ -59,7 +59,7 @@ KEEP_ALIVE_SECONDS = 75
 theirs, because the side that closes first makes the other one lose requests."""
 ACCEPTED_AT_ONCE = 4
 """Connections that asyncio accepts in one turn of the event loop. After four turns they are counted
-and others are closed in exchange, so four times as many must fit into OTHER_FILES."""
+and others are closed in exchange, so four times that number must fit into OTHER_FILES."""
 
 
 HOOK_SECONDS = 5.0
@@ -190,7 +190,7 @@ async def _announce(
 ) -> None:
     while not server.started:  # noqa: ASYNC110 (uvicorn has no event for it)
         await asyncio.sleep(0.01)
-    gc.freeze()  # what is imported stays: looking through it again would hold up the event loop
+    gc.freeze()  # imported modules stay: looking through them again would hold up the event loop
     on_ready(engine, url)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """How requests arrive."""
+    """The times at which requests arrive."""
 
     rate: float = math.inf
     """Requests per second; infinity: all at once."""

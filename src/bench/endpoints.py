@@ -12,11 +12,11 @@ from .prompts import Prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What one event of an answer says."""
+    """The content of one event of an answer."""
 
     text: str = ""
     num_output_tokens: int | None = None
-    """Of the whole answer. None: the event does not say."""
+    """The tokens of the whole answer. None: the event does not state them."""
     num_prompt_tokens: int | None = None
     error: str | None = None
 
@@ -32,7 +32,7 @@ class Endpoint(Protocol):
         ...
 
     def read(self, event: Mapping[str, Any]) -> News:
-        """What an event says; an answer that is not streamed is one event."""
+        """The content of an event; an answer that is not streamed is one event."""
         ...
 
 
@@ -56,8 +56,8 @@ class Chat:
     streams = True
 
     def body(self, prompt: Prompt) -> dict[str, Any]:
-        message = {"role": "user", "content": prompt.text}
-        return {"messages": [message], "max_completion_tokens": prompt.max_tokens} | _STREAMED
+        messages = [*prompt.messages, {"role": "user", "content": prompt.text}]
+        return {"messages": messages, "max_completion_tokens": prompt.max_tokens} | _STREAMED
 
     def read(self, event: Mapping[str, Any]) -> News:
         deltas = [choice.get("delta", {}) for choice in event.get("choices", ())]

@@ -28,7 +28,7 @@ DETAILS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """Which figures are computed."""
+    """The figures that are computed."""
 
     metrics: Sequence[str] = ("ttft", "tpot", "itl")
     percentiles: Sequence[float] = (99.0,)
@@ -114,7 +114,7 @@ def _count_good(answers: Sequence[Answer], limits: Mapping[str, float]) -> int:
 
 
 def _peaks(answers: Sequence[Answer]) -> dict[str, float]:
-    """The most tokens, or parts of answers, in a second, and the most requests that run in one."""
+    """The maximum per second: of tokens, or parts of answers, and of requests that run."""
     if not answers:
         return {"max_output_tokens_per_s": 0.0, "max_concurrent_requests": 0}
     first = min(answer.start for answer in answers)

@@ -21,7 +21,7 @@ TokenIds = Sequence[int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """What a run of many requests achieved."""
+    """The figures of a run of many requests."""
 
     seconds: float
     num_requests: int

@@ -42,11 +42,15 @@ class Prompt:
     max_tokens: int
     at: float | None = None
     """Seconds after the start at which it is sent; None: the request rate decides."""
+    after: int | None = None
+    """Index of the request of the same conversation before it, whose answer it waits for."""
+    messages: tuple[Mapping[str, str], ...] = ()
+    """Messages of the conversation before `text`, without those of the requests before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Which requests to make. Fields that another dataset uses have no effect."""
+    """The requests to make. Fields that another dataset uses have no effect."""
 
     name: str = "random"
     path: Path | None = None
@@ -94,7 +98,7 @@ def _random(of: Dataset, vocabulary: Vocabulary, rng: random.Random) -> list[Pro
 
 
 def _prefix_repetition(of: Dataset, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
-    """As many requests for each of `num_prefixes` prefixes; `input_len` tokens follow it."""
+    """Equally many requests for each of `num_prefixes` prefixes; `input_len` tokens follow it."""
     per_prefix = of.num_prompts // of.num_prefixes
     if not per_prefix:
         raise ConfigError(
@@ -186,7 +190,63 @@ def _timed_trace(of: Dataset, vocabulary: Vocabulary, rng: random.Random) -> lis
     return prompts
 
 
+def _multi_turn(of: Dataset, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+    """Conversations, in the form of vLLM's benchmark_serving_multi_turn.py: each message of a user
+    is a request, which follows the answer to the one before it. The file's answers say how long
+    answers are."""
+    conversations = [_messages_of(record, of.path) for record in _read_json(of.path)]
+    if of.shuffles:
+        rng.shuffle(conversations)
+    prompts: list[Prompt] = []
+    sources = itertools.cycle(conversations) if of.oversamples else conversations
+    for messages in sources if any(map(_asks, conversations)) else ():
+        after: int | None = None
+        begin: list[Mapping[str, str]] = []
+        for message, following in itertools.zip_longest(messages, messages[1:]):
+            text = message["content"]
+            if message["role"] == "system":
+                begin.append(message)
+            if message["role"] != "user" or len(prompts) == of.num_prompts:
+                continue
+            is_answered = following is not None and following["role"] == "assistant"
+            known = vocabulary.count(following["content"]) if is_answered else 128
+            prompts.append(
+                Prompt(
+                    text=text,
+                    num_tokens=vocabulary.count(text),
+                    max_tokens=max(1, known if of.output_len is None else of.output_len),
+                    after=after,
+                    messages=tuple(begin),
+                )
+            )
+            after, begin = len(prompts) - 1, []
+        if len(prompts) == of.num_prompts:
+            break
+    return prompts
+
+
+def _messages_of(record: Any, path: Path | None) -> Sequence[Mapping[str, str]]:
+    """The messages of {"messages": [{"role": ..., "content": ...}]}. Raises ConfigError."""
+    found = record.get("messages") if isinstance(record, dict) else None
+    if isinstance(found, list) and all(map(_is_message, found)):
+        return found
+    raise ConfigError(
+        f"--dataset-path {path}: each conversation needs `messages` with a text `role` and "
+        "`content`"
+    )
+
+
+def _is_message(found: Any) -> bool:
+    names = ("role", "content")
+    return isinstance(found, dict) and all(isinstance(found.get(name), str) for name in names)
+
+
+def _asks(messages: Sequence[Mapping[str, str]]) -> bool:
+    return any(message["role"] == "user" for message in messages)
+
+
 DATASETS = {
+    "multi_turn": _multi_turn,
     "random": _random,
     "sharegpt": _sharegpt,
     "custom": _custom,

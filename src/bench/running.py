@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .client import Server, ServerError
@@ -16,7 +16,7 @@ from .prompts import Prompt
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """What was measured of one request. Times are in seconds."""
+    """The measurements of one request. Times are in seconds."""
 
     start: float
     """When it was sent, on the clock of `time.perf_counter`."""
@@ -38,7 +38,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is sent, and where."""
+    """The requests to send, and their destination."""
 
     server: Server
     endpoint: Endpoint
@@ -69,17 +69,42 @@ async def run(
     """Send each prompt at its time, in seconds after the start, and wait for all answers."""
     gate = asyncio.Semaphore(load.max_concurrency) if load.max_concurrency else None
     cpu, start = time.process_time(), time.perf_counter()
-    tasks = []
-    for index, (prompt, at) in enumerate(zip(prompts, times, strict=True)):
+    tasks: list[asyncio.Task[Answer]] = []
+    assert len(prompts) == len(times)
+    for index, at in enumerate(times):
         if (wait := start + at - time.perf_counter()) > 0:
             await asyncio.sleep(wait)
-        task = asyncio.create_task(_send_in_turn(load, prompt, index, gate))
+        task = asyncio.create_task(_send_in_order(load, prompts, tasks, index, gate))
         task.add_done_callback(lambda done: on_answer())
         tasks.append(task)
     answers = await asyncio.gather(*tasks)
     seconds = time.perf_counter() - start
     share = (time.process_time() - cpu) / seconds if seconds else 0.0
     return Run(answers=answers, seconds=seconds, client_share=share)
+
+
+async def _send_in_order(
+    load: Load,
+    prompts: Sequence[Prompt],
+    tasks: Sequence[asyncio.Task[Answer]],
+    index: int,
+    gate: asyncio.Semaphore | None,
+) -> Answer:
+    """Send a request after the others of its conversation, with their answers."""
+    prompt, history = prompts[index], list[Mapping[str, str]]()
+    before = prompt.after
+    while before is not None:
+        earlier, answer = prompts[before], await tasks[before]
+        if not answer.is_ok:
+            error = "a request before it in its conversation failed"
+            now = time.perf_counter()
+            return Answer(start=now, num_prompt_tokens=prompt.num_tokens, error=error)
+        asked = {"role": "user", "content": earlier.text}
+        answered = {"role": "assistant", "content": answer.text}
+        history = [*earlier.messages, asked, answered, *history]
+        before = earlier.after
+    whole = replace(prompt, messages=(*history, *prompt.messages))
+    return await _send_in_turn(load, whole, index, gate)
 
 
 async def _send_in_turn(

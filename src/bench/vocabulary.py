@@ -1,4 +1,4 @@
-"""Where the tokens of prompts come from: the server itself, or plain words."""
+"""The source of the tokens of prompts: the server itself, or plain words."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ from .suggest import did_you_mean
 T = TypeVar("T")
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+LOAD_FORMATS = ("auto", "dummy")
 KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 _GRAPHS = "CUDA graphs are for GPUs"
@@ -93,6 +94,12 @@ class EngineConfig:
         """'{"rope_parameters": {"rope_type": "yarn", "factor": 4}}'""",
         metavar="JSON",
     )
+    load_format: str = setting(
+        "auto",
+        "source of the weights; auto: the model's files; dummy: random numbers, by --seed, for "
+        "measurements with only a config.json and a tokenizer",
+        one_of=LOAD_FORMATS,
+    )
     dtype: str = setting(
         "auto",
         "precision of weights and computation: auto, float32, bfloat16 or float16 (on CPUs: "
@@ -140,7 +147,7 @@ class EngineConfig:
     )
     override_generation_config: str | Mapping[str, object] | None = setting(
         None,
-        "sampling defaults that win over the model's, as JSON: max_new_tokens (also of chats), "
+        "sampling defaults that win over the model's, as JSON: max_new_tokens (for chats, too), "
         f"{', '.join(sampled_in(MODEL))}; example: "
         """'{"max_new_tokens": 512}'""",
         metavar="JSON",

@@ -16,8 +16,22 @@ class ConfigError(TokenmillError):
     """A flag, option, model or plugins.toml is wrong: the engine does not start."""
 
 
+class UnavailableError(ConfigError):
+    """A cluster cannot be joined or has no room now, and may later. A server that has already run
+    there tries again without limit."""
+
+
 class PluginError(ConfigError):
     """A plugin cannot be found, loaded or built. The message names the plugin."""
+
+
+NAME_MARK = "\0"
+"""Stands before and after the names of fields in templates of errors."""
+
+
+def named(field: str) -> str:
+    """A field in the template of an error. An API that has another name for it shows that one."""
+    return f"{NAME_MARK}{field}{NAME_MARK}"
 
 
 class InvalidRequestError(TokenmillError):
@@ -25,7 +39,8 @@ class InvalidRequestError(TokenmillError):
     OpenAI's word for the error, if it has one."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message.replace(NAME_MARK, ""))
+        self.template = message
         self.param = param
         self.code = code
 
@@ -73,7 +88,14 @@ class WrongContextError(TokenmillError):
 
 
 class DeviceError(TokenmillError):
-    """The device can no longer compute, for example after a sticky CUDA error. The engine stops."""
+    """The device can no longer compute, for example after a sticky CUDA error. The engine stops.
+
+    `from_outside`: no request is the cause, for example because someone killed a worker.
+    """
+
+    def __init__(self, message: str, *, from_outside: bool = False) -> None:
+        super().__init__(message)
+        self.from_outside = from_outside
 
 
 def describe(error: BaseException) -> str:

@@ -14,11 +14,11 @@ from .settings.declaration import setting
 from .suggest import near_and_known
 
 if TYPE_CHECKING:  # only for type checkers: contracts are in the layer above
-    from .contract.deciders import Admission, PreemptionMode, Scheduler, SpeculativeMethod
-    from .contract.draft_length import DraftLengthPolicy
     from .contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
     from .contract.policy import SchedulingPolicy
-    from .contract.routing import Router
+    from .contract.providers.deciders import Admission, PreemptionMode, Scheduler, SpeculativeMethod
+    from .contract.providers.draft_length import DraftLengthPolicy
+    from .contract.providers.routing import Router
 
 P = TypeVar("P")
 Tier = Literal["stable", "provisional"]
@@ -32,7 +32,7 @@ class Kind(Generic[P]):
 
     name: str
     does: str
-    """What its providers are for, in the tables of the documentation."""
+    """The purpose of its providers, in the tables of the documentation."""
     suite: str
     """Module and class of its suite, below testing/conformance."""
     runs: Literal["engine", "device", "worker", "api"]
@@ -44,7 +44,7 @@ class Kind(Generic[P]):
     needs: tuple[str, ...] = ()
     """Attributes that every provider must have."""
     choose: Literal["one", "all", "request", "model"] = "one"
-    """Which providers are used: the one that a flag or plugins.toml chooses; all of the enabled
+    """The providers that are used: the one that a flag or plugins.toml chooses; all of the enabled
     plugins; those whose arguments a request names; the one that a model's files name."""
     flag: Field[str | None] | None = None
     """The setting that chooses a provider."""
@@ -159,7 +159,7 @@ ATTENTION_BACKEND: Kind[Any] = Kind(
 `reasons_against` and makes a backend when called with an AttentionSpec."""
 LINEAR_BACKEND: Kind[Any] = Kind(
     name="linear_backend",
-    does="matrix products, also with packed weights",
+    does="matrix products, with plain or packed weights",
     suite="linear.suite:LinearConformance",
     runs="worker",
     needs=("reasons_against", "keeps", "__call__"),
@@ -231,8 +231,8 @@ DRAFT_LENGTH: Kind[DraftLengthPolicy] = Kind(
     switch="speculative_adaptive",
     flag=setting(
         None,
-        "policy that chooses the number of draft tokens of each request: adaptive (as many as make "
-        "answers faster, or none), fixed (always num_speculative_tokens), or a plugin's name",
+        "policy that chooses the number of draft tokens of each request: adaptive (the number that "
+        "makes answers fastest), fixed (always num_speculative_tokens), or a plugin's name",
         group="speculation",
     ),
 )

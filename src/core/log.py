@@ -79,7 +79,7 @@ def _line(text: str, fields: dict[str, Any]) -> str:
 
 
 def _to_record(logger: Any, method: str, event: Any) -> Any:
-    """What `logging` gets: the event's name, and its fields as attributes of the record. If the
+    """A record for `logging`: the event's name, and its fields as attributes of the record. If the
     program has not set up logging, Python prints nothing but the message, so it has the fields."""
     record: Any = structlog.stdlib.render_to_log_kwargs(logger, method, event)
     if not logger.hasHandlers():

@@ -1,4 +1,4 @@
-"""How the hidden states of a prompt become one embedding, and how the embedding is finished."""
+"""The way from the hidden states of a prompt to one embedding, and the form of the embedding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .errors import InvalidRequestError
 
 
 class Pooling(StrEnum):
-    """Which hidden states of a prompt's tokens, after the model's last norm, make the embedding."""
+    """The hidden states, after the model's last norm, of which a prompt's embedding is made."""
 
     LAST = "last"
     """The state of the last token."""
@@ -21,7 +21,7 @@ class Pooling(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingParams:
-    """How embeddings are returned. Names and meanings are those of vLLM.
+    """The form of embeddings. Names and meanings are those of vLLM.
 
     Raises InvalidRequestError, whose `param` is the name of the invalid field.
     """

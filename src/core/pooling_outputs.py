@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PoolingOutput:
-    """What `LLM.encode` computes from one prompt."""
+    """The result of `LLM.encode` for one prompt."""
 
     data: tuple[float, ...]
     """The embedding. vLLM has a tensor here: `torch.tensor(output.data)`."""

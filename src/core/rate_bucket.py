@@ -19,7 +19,7 @@ class RateBucket:
         self._filled_at = now
 
     def balance(self, now: float) -> float:
-        """What the bucket holds; negative after a debt."""
+        """The amount in the bucket; negative after a debt."""
         elapsed = max(0.0, now - self._filled_at)
         self._filled_at += elapsed
         self._balance = min(self._capacity, self._balance + elapsed * self._per_second)

@@ -1,4 +1,4 @@
-"""Options of a request besides its prompt and SamplingParams, validated when they are made."""
+"""Options of a request apart from its prompt and SamplingParams, validated when they are made."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from .checked_once import checked_once, frozen
-from .errors import InvalidRequestError
+from .errors import InvalidRequestError, named
 from .grammar import Grammar
 from .pooling import Pooling
 from .read_only_collections import ReadOnlyDict
@@ -84,7 +84,7 @@ def sampled(default: Any, meaning: str, *places: str, alone: Any = None) -> Any:
 @checked_once("logit_bias", "extra_args")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How one request is sampled. Names and meanings are those of vLLM.
+    """The sampling of one request. Names and meanings are those of vLLM.
 
     The defaults here are not those of the model: its generation_config may set others, which
     `default_sampling_params` of the engine has.
@@ -96,7 +96,7 @@ class SamplingParams:
         1, "number of completions of the prompt; they share its KV cache", COMPLETIONS
     )
     max_tokens: Count | None = sampled(
-        16, "maximum number of generated tokens; None: as many as fit", *IN_CHAT
+        16, "maximum number of generated tokens; None: all that fit", *IN_CHAT
     )
     min_tokens: Count = sampled(
         0, "number of tokens before which neither a stop nor the model ends it", COMPLETIONS
@@ -157,7 +157,7 @@ class SamplingParams:
         None, "the same as `logprobs` for the tokens of the prompt", COMPLETIONS
     )
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31)] | None = sampled(
-        None, "leave this number of the prompt's tokens; -1: as many as fit; None: all", COMPLETIONS
+        None, "leave this number of the prompt's tokens; -1: all that fit; None: all", COMPLETIONS
     )
     truncation_side: Literal["left", "right"] = sampled(
         "left", "side that truncation drops: left keeps the end of the prompt", COMPLETIONS
@@ -169,7 +169,7 @@ class SamplingParams:
         1, "number of tokens after which a stream yields an output", COMPLETIONS
     )
     grammar: Grammar | None = None
-    """The answer follows this grammar and ends with it, also before `min_tokens`."""
+    """The answer follows this grammar and ends with it, even before `min_tokens`."""
     pooling: Pooling | None = None
     """Return an embedding of the prompt. Needs `max_tokens` 0, `n` 1 and no `prompt_logprobs`."""
     extra_args: Mapping[str, Any] | None = None
@@ -220,11 +220,12 @@ _Sampled = msgspec.defstruct("_Sampled", [(name, KINDS[name]) for name in SAMPLE
 _LISTS = [name for name in SAMPLED if "tuple" in str(KINDS[name])]
 
 
-def body_struct(body: str) -> type[msgspec.Struct]:
-    """A struct with the parameters that this body has. None, their default, means not given."""
+def body_struct(body: str, base: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """A struct like `base`, with the parameters that this body has. None, their default, means not
+    given."""
     kinds = {name: SAMPLED[name].metadata["alone"] | KINDS[name] for name in sampled_in(body)}
     found = [(name, kind | None, None) for name, kind in kinds.items()]
-    return msgspec.defstruct("Sampled", found, kw_only=True)
+    return msgspec.defstruct("Sampled", found, bases=(base,), kw_only=True)
 
 
 def sampled_in(place: str) -> list[str]:
@@ -266,7 +267,7 @@ def _check_together(params: SamplingParams) -> None:
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise _invalid(
             "min_tokens",
-            f"must be at most max_tokens ({params.max_tokens}), got {params.min_tokens}",
+            f"must be at most {named('max_tokens')} ({params.max_tokens}), got {params.min_tokens}",
         )
     if params.truncate_prompt_tokens == 0:
         raise _invalid("truncate_prompt_tokens", "must be -1, or at least 1")

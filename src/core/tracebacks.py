@@ -15,7 +15,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 _OWN_PLUGINS = f"{_PACKAGE}/plugins/"
 _PLUGGY = str(Path(pluggy.__file__).parent)
 _INSTALLED = str(Path(pluggy.__file__).parents[1])
-"""Where packages are installed: usually a folder in that of the standard library."""
+"""The folder of installed packages, usually inside that of the standard library."""
 _PYTHON = (sysconfig.get_path("stdlib"), "<")
 
 

@@ -1,1 +1,1 @@
-"""What `tokenmill doctor` looks at on this machine."""
+"""The parts of this machine that `tokenmill doctor` checks."""

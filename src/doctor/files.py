@@ -45,7 +45,7 @@ def examine_cache() -> Finding:
 
 
 def examine_open_files() -> Finding:
-    """How many connections this process may hold."""
+    """The number of connections that this process may hold."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < _FEW_FILES:
         return Finding(

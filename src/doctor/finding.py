@@ -19,9 +19,9 @@ class Finding:
     found: str
     """The facts, with numbers and units."""
     cost: str = ""
-    """What a warning or a problem costs."""
+    """The price of a warning or a problem."""
     advice: str = ""
-    """What to do about it."""
+    """The remedy."""
 
 
 def ok(name: str, found: str) -> Finding:

@@ -82,7 +82,7 @@ def examine_compiler() -> Finding:
 
 
 def examine_threads() -> Finding:
-    """The threads that compute, and who else uses their cores."""
+    """The threads that compute, and other processes that use their cores."""
     placement = place_threads()
     cores, cpus = count_usable_cores(), os.cpu_count() or 1
     found = f"{placement.num_threads} of {cpus} CPUs compute, one thread per core"

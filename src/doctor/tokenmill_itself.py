@@ -63,7 +63,7 @@ def examine_plugins() -> Finding:
 
 
 def examine_settings() -> Finding:
-    """What changes tokenmill without a flag."""
+    """The environment variables that change tokenmill without a flag."""
     given = [f"{name}={os.environ[name]}" for name in _VARIABLES if os.environ.get(name)]
     if Path("plugins.toml").exists():
         given.append("./plugins.toml")

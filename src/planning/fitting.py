@@ -14,7 +14,7 @@ _TERMS = ("num_sampled", "num_context_tokens", "num_attended_pairs", "num_copied
 def fit_step_time(steps: Sequence[tuple[StepWork, float]], knots: Sequence[int]) -> StepTimeModel:
     """Fit a model, without the engine loop's overheads, to pairs of (work, seconds).
 
-    Each step counts by its relative error, so that short steps weigh as much as long ones. A
+    Each step counts by its relative error, so that short and long steps weigh the same. A
     coefficient is 0 if the steps do not determine it (no block was copied, for example), or if the
     fit would make it negative.
     """

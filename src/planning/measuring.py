@@ -206,7 +206,7 @@ def _measure_loop(
 async def _serve(
     parts: EngineParts, config: EngineConfig, counts: Sequence[int], clock: Clock
 ) -> dict[int, list[_TimedStep]]:
-    """For each of `counts`: serve as many requests, and return the steps where all decode."""
+    """Serve each of these numbers of requests, and return the steps where all decode."""
     watched = _WatchedExecutor(parts.executor, clock)
     watched_parts = EngineParts(executor=watched, tokenizer=parts.tokenizer, plugins=parts.plugins)
     engine = local_engine(config, lambda config, progress: watched_parts)

@@ -31,6 +31,8 @@ class Outcome:
     """Time from arrival to first token."""
     median_ttft_ms: float | None
     p99_ttft_ms: float | None
+    p99_tpot_ms: float | None
+    """Time per token of one request after its first one."""
     median_itl_ms: float | None
     """Time between two tokens of one request."""
     p99_itl_ms: float | None

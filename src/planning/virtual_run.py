@@ -25,7 +25,7 @@ from ..core.sampling_params import SamplingParams
 from ..core.shell.checking import check_ids
 from ..core.shell.new_core import fit_max_model_len, make_core
 from ..core.shell.new_requests import make_requests
-from ..core.shell.step_loop import RETRY_SECONDS
+from ..core.shell.steps.loop import RETRY_SECONDS
 from ..testing.quiet_logs import quiet_logs
 from .outcome import Outcome, mean_ms, percentile_ms
 from .step_time import StepTimes
@@ -79,6 +79,7 @@ class _Life:
     """One request, as its client sees it."""
 
     planned: PlannedRequest
+    first_token: float | None = None
     last_token: float | None = None
 
 
@@ -113,6 +114,7 @@ class VirtualRun:
         self._ended: Counter[FinishReason] = Counter()
         self._ttfts: list[float] = []
         self._gaps: list[float] = []
+        self._tpots: list[float] = []
         self._e2e: list[float] = []
         self._num_input_tokens = 0
         self._num_output_tokens = 0
@@ -204,6 +206,7 @@ class VirtualRun:
         self._num_output_tokens += 1
         if life.last_token is None:
             self._ttfts.append(self._now - life.planned.at)
+            life.first_token = self._now
         else:
             self._gaps.append(self._now - life.last_token)
         life.last_token = self._now
@@ -213,6 +216,9 @@ class VirtualRun:
         if reason is FinishReason.LENGTH:
             self._e2e.append(self._now - life.planned.at)
             self._num_input_tokens += len(life.planned.prompt_token_ids)
+            if life.first_token is not None and life.planned.max_tokens > 1:
+                after = self._now - life.first_token
+                self._tpots.append(after / (life.planned.max_tokens - 1))
 
     # Begin and end
 
@@ -240,6 +246,7 @@ class VirtualRun:
             mean_ttft_ms=mean_ms(ttfts),
             median_ttft_ms=percentile_ms(ttfts, 0.5),
             p99_ttft_ms=percentile_ms(ttfts, 0.99),
+            p99_tpot_ms=percentile_ms(sorted(self._tpots), 0.99),
             median_itl_ms=percentile_ms(gaps, 0.5),
             p99_itl_ms=percentile_ms(gaps, 0.99),
             max_itl_ms=percentile_ms(gaps, 1.0),

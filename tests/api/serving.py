@@ -14,8 +14,8 @@ import httpx
 import uvicorn
 
 from tokenmill.api.listening import Address, listening
-from tokenmill.api.openai.context import ServerSettings
 from tokenmill.api.server import ServeOptions, make_server
+from tokenmill.api.serving.context import ServerSettings
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import GrammarChecker

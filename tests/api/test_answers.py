@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.contract.speculation import Draft, ProposalBatch
+from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.shell.local_engine import EngineParts, local_engine
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens

@@ -44,8 +44,8 @@ def test_every_route_needs_a_key_or_is_listed_as_public(guarded: Served, route: 
 
 
 def test_only_liveness_and_the_page_are_public() -> None:
-    page = {path for path in PUBLIC_PATHS if path.startswith("/docs")}
-    assert PUBLIC_PATHS - page == {"/health", "/ready", "/ping"}
+    pages = {path for path in PUBLIC_PATHS if path.startswith(("/docs", "/live"))}
+    assert PUBLIC_PATHS - pages == {"/health", "/ready", "/ping"}
 
 
 def test_unknown_paths_need_a_key_too(guarded: Served) -> None:

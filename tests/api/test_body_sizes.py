@@ -7,7 +7,7 @@ import pytest
 
 from tokenmill.api.http.errors import APIError
 from tokenmill.api.openai.reading.bodies import CompletionBody
-from tokenmill.api.openai.reading.body_sizes import MAX_OBJECTS, MAX_STRINGS, check_sizes
+from tokenmill.api.serving.reading.body_sizes import MAX_OBJECTS, MAX_STRINGS, check_sizes
 
 
 def check(piece: str, number: int) -> None:

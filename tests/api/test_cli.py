@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -126,7 +127,10 @@ def test_a_wrong_flag_is_one_line_and_status_2(arguments: list[str], words: list
         (["chat", "-q", "hi", "--url", "localhost:x/v1"], ["localhost:x"]),
         (["serve", "--served-model-name", "a", "/no/such/model"], ["--served-model-name", "MODEL"]),
         (["serve", "--served-model-name", "a", "b.gguf"], ["--served-model-name", "'b.gguf'"]),
-        (["serve", "/no/such/model", "--served-model-name", "a", "b"], ["/no/such/model"]),
+        (
+            ["serve", "/no/such/model", "--port", "0", "--served-model-name", "a", "b"],
+            ["/no/such/model"],
+        ),
         (
             ["serve", "--served-model-name", "a", "b", "--port", "0", "--scheduler", "chunkd"],
             ["chunked"],
@@ -147,6 +151,26 @@ def test_a_taken_port_is_told_before_anything_is_loaded() -> None:
         done = run_forked("serve", "--port", port)
     check_one_line(done, 1, port, "--port")
     assert "loading" not in done.stderr
+
+
+def test_a_removed_folder_is_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    program = "import os, sys; from tokenmill.api import cli; os.rmdir(os.getcwd()); "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program} sys.exit(cli.main(['serve']))"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    check_one_line(done, 1, "folder was removed")
+
+
+def test_a_limit_of_the_size_of_files_is_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.api.toy_serve"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    check_one_line(done, 1, "ulimit -f")
 
 
 def test_plugins_are_listed_one_per_row_where_nobody_sees_it_on_a_terminal() -> None:

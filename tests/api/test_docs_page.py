@@ -12,8 +12,8 @@ import pytest
 
 from tokenmill.api import cli, server, stopping
 from tokenmill.api.http import docs_page
-from tokenmill.api.http.docs_page.route import HEADERS
 from tokenmill.api.http.keys.auth import PUBLIC_PATHS
+from tokenmill.api.http.static_files import HEADERS
 from tokenmill.api.listening import Address
 from tokenmill.core.config import EngineConfig
 

@@ -14,13 +14,15 @@ from typing import Any
 import httpx
 import pytest
 
+from tokenmill.core.log import event_fields
 from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.supervised import client
 
 from ..core.shell.test_engine_shell import in_event_loop
 from .serving import PATIENCE, Served, serve_engine
 from .test_errors import check_error
 from .test_operations import samples
-from .toy_process import LOAD_SECONDS, toy_process
+from .toy_process import LOAD_SECONDS, STOP_HANGS, toy_process
 
 ASK: dict[str, Any] = {"prompt": "abc", "max_tokens": 4}
 LONG: dict[str, Any] = {"max_tokens": 800, "ignore_eos": True}
@@ -186,6 +188,14 @@ def test_a_request_that_was_there_in_two_crashes_is_refused(
     assert engine_pid(served) == pid
 
 
+def test_a_request_of_two_workers_that_someone_killed_is_taken_again(
+    served: Served, http: httpx.Client
+) -> None:
+    for _ in range(3):
+        wait_until_ready(served)
+        check_error(http.post("/v1/completions", json=ASK | {"prompt": "Outside"}), 503)
+
+
 def test_after_too_many_restarts_it_gives_up_and_says_why() -> None:
     with serve_engine(toy_process(max_restarts=1)) as served, served.client() as http:
         for prompt in ("K1", "K2"):
@@ -214,6 +224,18 @@ def test_a_drain_ends_what_is_left_and_closing_ends_the_process() -> None:
         served.run(served.engine.drain(0.05))
         neighbours.check_all_were_told()
     assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_plugin_that_hangs_at_the_end_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(STOP_HANGS, "1")
+    monkeypatch.setattr(client, "CLOSING_SECONDS", 0.5)
+    with serve_engine(toy_process()):
+        pass
+    [killed] = [one for one in caplog.records if one.msg == "engine_killed"]
+    assert event_fields(killed)["reason"].startswith("it did not stop within 0.5 s in ")
+    assert "hook 'on_stopping'" in event_fields(killed)["reason"]
 
 
 @in_event_loop

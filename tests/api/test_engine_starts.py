@@ -32,11 +32,28 @@ def test_the_error_names_the_signal_and_the_stage(
     assert str(error.value) == (f"the engine's process did not start: {how} while loading the toy")
 
 
+def test_starts_without_room_in_a_cluster_are_repeated_beyond_the_limit_of_restarts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def lose_and_start_again() -> None:
+        async with toy_process(max_restarts=1) as engine:
+            [supervisor] = engine.running.replicas.supervisors
+            monkeypatch.setenv(START_FAULT, "U")
+            assert supervisor.link is not None
+            os.kill(supervisor.link.pid, signal.SIGKILL)
+            await until(lambda: supervisor.num_restarts > 2)
+            assert supervisor.failure is None
+            monkeypatch.undo()
+            await until(lambda: engine.load().is_alive)
+
+    asyncio.run(lose_and_start_again())
+
+
 def test_a_process_that_is_killed_before_its_first_stage_was_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def spawn_and_kill(*arguments: Any) -> Child:
-        child = spawn(*arguments)
+    def spawn_and_kill(*arguments: Any, output: int) -> Child:
+        child = spawn(*arguments, output=output)
         os.kill(child.pid, signal.SIGKILL)
         assert child.wait(PATIENCE)
         return child
@@ -78,7 +95,7 @@ def test_an_engine_for_which_there_is_no_memory_or_file_is_started_again(
 
     asyncio.run(lose_and_start_again())
     monkeypatch.setattr(link, "share_board", refuse)
-    with pytest.raises(OSError, match="planted"):
+    with pytest.raises(EngineStoppedError, match="did not start: planted"):
         asyncio.run(toy_process().start())
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tokenmill.api.openai.reading.bodies import ChatBody
-from tokenmill.api.openai.reading.unsupported import UNSUPPORTED
+from tokenmill.api.openai.reading.bodies import ChatBody, CompletionBody
 
 from .serving import serve_engine, toy_engine
 from .test_errors import CHAT, COMPLETIONS, MESSAGES, chat, check_error, complete
@@ -74,13 +73,13 @@ def test_strict_fields_refuses_unknown_fields_of_messages(strict: httpx.Client) 
     assert "'contnt'" in error["message"]
 
 
-@pytest.mark.parametrize("kind", UNSUPPORTED, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", (CompletionBody, ChatBody), ids=lambda kind: kind.__name__)
 def test_neutral_values_of_fields_that_are_not_supported_change_nothing(
     strict: httpx.Client, kind: type
 ) -> None:
     ask = chat if kind is ChatBody else complete
     plain = ask(strict, model="simulated", seed=1).json()["choices"]
-    fields = UNSUPPORTED[kind]
+    fields = kind.UNSUPPORTED
     for given in (
         dict.fromkeys(fields),
         {name: field.neutral[0] for name, field in fields.items() if field.neutral},
@@ -91,12 +90,12 @@ def test_neutral_values_of_fields_that_are_not_supported_change_nothing(
         assert answer.json()["choices"] == plain
 
 
-@pytest.mark.parametrize("kind", UNSUPPORTED, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", (CompletionBody, ChatBody), ids=lambda kind: kind.__name__)
 def test_other_values_of_fields_that_are_not_supported_are_refused_with_a_reason(
     http: httpx.Client, kind: type
 ) -> None:
     ask = chat if kind is ChatBody else complete
-    for name, field in UNSUPPORTED[kind].items():
+    for name, field in kind.UNSUPPORTED.items():
         for value in ({"type": "other"}, "x" * 1000, [[]] * 1000):
             error = check_error(ask(http, **{name: value}), 400, name)
             assert error["code"] == "unsupported" and field.reason in error["message"]

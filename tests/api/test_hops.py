@@ -11,7 +11,7 @@ import tokenmill
 
 from .serving import Served, serve_engine, toy_engine
 
-MOST_FILES = 82
+MOST_FILES = 81
 """Maximum number of files. A reader who follows a chat through the code opens all of them."""
 
 SRC = str(Path(tokenmill.__file__).parent.resolve())

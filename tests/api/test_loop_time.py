@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tokenmill.api.openai.reading.body_sizes import MAX_OBJECTS, MAX_STRINGS
+from tokenmill.api.serving.reading.body_sizes import MAX_OBJECTS, MAX_STRINGS
 
 from .large_bodies import chat_tool, in_object, large_bodies
 from .loop_time import LoopTime

@@ -14,7 +14,6 @@ from tokenmill import __version__
 from tokenmill.api import operations
 from tokenmill.api.app import ROUTES
 from tokenmill.api.openai.reading.bodies import ChatBody, CompletionBody
-from tokenmill.api.openai.reading.unsupported import UNSUPPORTED
 from tokenmill.core.errors import DeviceError
 
 from .serving import Served, SteeredExecutor, serve_engine, toy_engine
@@ -216,7 +215,7 @@ def test_the_openapi_document_has_every_field_and_every_reference_resolves(
     document = http.get("/openapi.json").json()
     schemas = document["components"]["schemas"]
     for kind in (CompletionBody, ChatBody):
-        known = {*kind.__struct_fields__, *UNSUPPORTED[kind]}
+        known = {*kind.__struct_fields__, *kind.UNSUPPORTED}
         assert set(schemas[kind.__name__]["properties"]) == known
     assert {route.path.replace("{name:path}", "{name}") for route in ROUTES} == set(
         document["paths"]
@@ -263,6 +262,7 @@ def test_version_index_and_the_model_s_card(http: httpx.Client) -> None:
     (card,) = http.get("/v1/models").json()["data"]
     assert card["id"] == "simulated" and card["max_model_len"] == 1024
     assert http.get("/v1/models/simulated").json() == card
+    assert http.get("/v1/models/").json() == http.get("/v1/models").json()
     assert http.head("/v1/models").status_code == 200
 
 

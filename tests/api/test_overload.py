@@ -146,7 +146,7 @@ def test_a_client_that_never_ends_its_headers_or_body_is_hung_up_on(
     toy: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr("tokenmill.api.openai.reading.request_reading.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("tokenmill.api.serving.reading.request_reading.BODY_SECONDS", 0.2)
     assert talk(toy, b"") == b""
     assert talk(toy, b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ") == b""
     head = (

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.core.plugin_packages import Packages
-from tokenmill.api.openai import sse
+from tokenmill.api.serving import answers
 
 from .scripted import scripted_server
 
@@ -106,8 +106,8 @@ def test_long_answers_are_parsed_where_a_parser_is_interrupted(
 ) -> None:
     """A signal interrupts only the main thread of a server, which runs the event loop."""
     [model] = odd.get("/v1/models").json()["data"]
-    for length in (sse.LONG_ANSWER, 4):
-        monkeypatch.setattr(sse, "LONG_ANSWER", length)
+    for length in (answers.LONG_ANSWER, 4):
+        monkeypatch.setattr(answers, "LONG_ANSWER", length)
         for path, body in TOOLS.items():
             answer = odd.post(path, json={**body, "model": model["id"]})
             assert answer.status_code == 200, answer.text

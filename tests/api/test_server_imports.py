@@ -10,7 +10,7 @@ CODE = f"""
 import sys
 import tokenmill.api.cli, tokenmill.api.server
 from tokenmill import assembly, EngineConfig
-from tokenmill.core.host.answer_parsers import build_answer_parsers
+from tokenmill.api.parsing.chosen_parsers import build_answer_parsers
 
 config = EngineConfig()
 tokenizer = assembly._load_tokenizer_again(config)

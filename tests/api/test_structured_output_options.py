@@ -9,7 +9,7 @@ import pytest
 
 from tokenmill.api.http.errors import APIError
 from tokenmill.api.openai.reading.bodies import CompletionBody
-from tokenmill.api.openai.reading.grammar_fields import read_grammar
+from tokenmill.api.openai.reading.requests import grammar_fields
 from tokenmill.core.grammar import Grammar
 
 SCHEMA = {
@@ -21,7 +21,7 @@ SCHEMA = {
 
 def read(outputs: dict[str, Any] | None = None, **fields: Any) -> Grammar | None:
     body = {"prompt": "x", "structured_outputs": outputs, **fields}
-    return read_grammar(msgspec.convert(body, CompletionBody))
+    return grammar_fields(msgspec.convert(body, CompletionBody)).read()
 
 
 def test_neutral_values_change_nothing() -> None:

@@ -10,9 +10,9 @@ import msgspec
 import openai
 import pytest
 
-from tokenmill.api.answers.enforcing import grammar_of
+from tokenmill.api.chat.enforcing import grammar_of
 from tokenmill.api.openai.reading.bodies import ChatBody
-from tokenmill.api.openai.reading.tools import read_tool_use
+from tokenmill.api.openai.reading.requests import read_tool_use
 from tokenmill.plugins.tool_parsers.hermes import HermesToolParser
 
 from .scripted import PLAIN_TEMPLATE, ScriptedExecutor, scripted_server

@@ -8,8 +8,8 @@ import httpx
 import msgspec
 import pytest
 
-from tokenmill.api.openai.reading import request_reading
-from tokenmill.api.openai.reading.bodies import ignored_fields
+from tokenmill.api.serving.reading import request_reading
+from tokenmill.api.serving.reading.fields import ignored_fields
 
 MESSAGES = [{"role": "user", "content": "a"}]
 CHAT = {"messages": MESSAGES, "max_tokens": 2}

@@ -18,7 +18,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import Refusal
 from tokenmill.core.contract.registry import ONLY_REPLICA, PluginContext, Registry, Replica
-from tokenmill.core.errors import DeviceError
+from tokenmill.core.errors import DeviceError, UnavailableError
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress
 from tokenmill.core.plan import StepPlan, StepResult
@@ -38,6 +38,8 @@ STEP_FAULT = "TOY_STEP_FAULT"
 """Environment variable: the key in ON_DEVICE of a fault, and the number of the step that has it."""
 NUM_BLOCKS = "TOY_NUM_BLOCKS"
 """Environment variable: number of KV blocks of the next engines."""
+STOP_HANGS = "TOY_STOP_HANGS"
+"""Environment variable of engines whose plugin hangs when they stop."""
 LEAVES = "TOY_LEAVES"
 """Environment variable of the engines that a request of the user "leave there" ends."""
 
@@ -72,6 +74,12 @@ def hang() -> None:
     threading.Event().wait()
 
 
+def write() -> None:
+    print("a plugin \x1b[31mprints\x1b[0m")
+    os.write(1, b"0 %\r100 %\n")
+    os.write(2, b"native code writes\n")
+
+
 def count_objects() -> None:
     """Fail if the garbage collector looks at more than an engine makes while it computes."""
     assert len(gc.get_objects()) < 20_000
@@ -81,11 +89,20 @@ def lose_device() -> None:
     raise DeviceError("the device fell off the bus")
 
 
+def lose_worker() -> None:
+    raise DeviceError("a worker was killed", from_outside=True)
+
+
+def find_no_room() -> None:
+    raise UnavailableError("no room")
+
+
 IN_PLUGIN: dict[str | None, Callable[[], None]] = {
     "loop": loop,
     "leave": leave,
     "leave there": leave_there,
     "crash": crash,
+    "write": write,
     "count objects": count_objects,
 }
 """Faults in a hook, on the engine's event loop, by the user of the request."""
@@ -96,6 +113,8 @@ ON_DEVICE: dict[str, Callable[[], None]] = {
     "H": hang,
     "L": loop,
     "E": lose_device,
+    "O": lose_worker,
+    "U": find_no_room,
 }
 """Faults in the step that computes the prompt, by its first character."""
 
@@ -117,6 +136,11 @@ class FaultyPlugin:
         if fault is not None:
             fault()
         return None
+
+    @hookimpl
+    def on_stopping(self) -> None:
+        if STOP_HANGS in os.environ:
+            hang()
 
 
 class FaultyExecutor(SimulatedExecutor):

@@ -11,8 +11,8 @@ import sys
 
 from tokenmill.api.http.connections.descriptors import raise_descriptor_limit
 from tokenmill.api.listening import Address, listening
-from tokenmill.api.openai.context import ServerSettings
 from tokenmill.api.server import ServeOptions, configure_logging, make_server
+from tokenmill.api.serving.context import ServerSettings
 from tokenmill.core.log import get_logger
 
 from .serving import toy_engine

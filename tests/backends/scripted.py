@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from tokenmill.core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 
 
 class ScriptedProposer:

@@ -12,8 +12,8 @@ import torch
 from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.base import AttentionSpec
 from tokenmill.backends.attention.torch.backend import TorchAttention
-from tokenmill.backends.models.decoder import Decoder
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.decoder import Decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.running.proposing import Propose
 from tokenmill.backends.running.runner import ModelRunner
 from tokenmill.backends.state.kv_cache import KVCache, allocate

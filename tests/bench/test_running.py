@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ def measure(
     *,
     endpoint: Endpoint | None = None,
     max_concurrency: int | None = None,
+    prompts: Sequence[Prompt] = (),
     **extra: Any,
 ) -> Run:
     async def go() -> Run:
@@ -38,7 +40,7 @@ def measure(
                 max_concurrency=max_concurrency,
             )
             try:
-                return await run(load, [PROMPT] * len(times), times)
+                return await run(load, prompts or [PROMPT] * len(times), times)
             finally:
                 await load.server.close()
 
@@ -72,6 +74,29 @@ def test_no_more_requests_than_allowed_are_in_flight() -> None:
     assert slow.most_running == 2
     assert all(answer.is_ok for answer in measured.answers)
     assert measured.answers[-1].queued > 0.05 and measured.answers[0].queued < 0.05
+
+
+def test_a_conversation_goes_on_with_the_server_s_answers() -> None:
+    slow, system = SlowServer(ttft=0.05), {"role": "system", "content": "s"}
+    prompts = [
+        Prompt(text="a", num_tokens=1, max_tokens=1, messages=(system,)),
+        Prompt(text="other", num_tokens=1, max_tokens=1),
+        Prompt(text="b", num_tokens=1, max_tokens=2, after=0),
+        Prompt(text="c", num_tokens=1, max_tokens=1, after=2),
+    ]
+    measured = measure(slow, [0.0] * 4, endpoint=Chat(), prompts=prompts)
+    assert all(answer.is_ok for answer in measured.answers)
+    asked = [[one["content"] for one in body["messages"]] for body in slow.bodies]
+    assert ["other"] in asked and asked[-1] == ["s", "a", "t0 ", "b", "t0 t1 ", "c"]
+    assert slow.most_running == 2
+
+
+def test_a_conversation_ends_with_a_request_that_fails() -> None:
+    slow = SlowServer(statuses=[503])
+    prompts = [PROMPT, replace(PROMPT, after=0), replace(PROMPT, after=1)]
+    measured = measure(slow, [0.0] * 3, endpoint=Chat(), prompts=prompts)
+    assert [answer.is_ok for answer in measured.answers] == [False] * 3
+    assert len(slow.bodies) == 1 and "before it" in measured.answers[2].error
 
 
 def test_a_refusal_is_an_error_of_one_request_only() -> None:

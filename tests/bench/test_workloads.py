@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,28 @@ def test_a_trace_has_its_times_and_shares_what_it_shared(tmp_path: Path) -> None
     assert [one.num_tokens for one in (first, second, third)] == [20, 24, 4]
     assert first.text.split()[:10] == second.text.split()[:10]
     assert first.text.split()[10:20] != second.text.split()[10:20]
+
+
+def chats(path: Path, *conversations: list[tuple[str, str]]) -> Path:
+    records = [{"messages": [{"role": r, "content": c} for r, c in one]} for one in conversations]
+    path.write_text(json.dumps(records))
+    return path
+
+
+def test_each_message_of_a_user_is_a_request_after_the_one_before_it(tmp_path: Path) -> None:
+    talk = [("system", "be"), ("user", "a b"), ("assistant", "c d e"), ("user", "f")]
+    path = chats(tmp_path / "c.json", talk, [("user", "g"), ("assistant", "")])
+    dataset = Dataset(name="multi_turn", path=path, num_prompts=5, shuffles=False)
+    prompts = dataset.prompts(WORDS)
+    assert [one.text for one in prompts] == ["a b", "f", "g", "a b", "f"]
+    assert [one.after for one in prompts] == [None, 0, None, None, 3]
+    assert [one.max_tokens for one in prompts] == [3, 128, 1, 3, 128]
+    assert [len(one.messages) for one in prompts] == [1, 0, 0, 1, 0]
+    path.write_text('[{"messages": [{"role": "user"}]}]')
+    with pytest.raises(ConfigError, match="each conversation needs `messages`"):
+        dataset.prompts(WORDS)
+    with pytest.raises(ConfigError, match="no request that can be sent"):
+        replace(dataset, path=chats(path, [("assistant", "a")])).prompts(WORDS)
 
 
 @pytest.mark.parametrize("content", [None, "no JSON", "[]", '{"a": 1}'])

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from tokenmill.api.parsing.chosen_parsers import build_answer_parsers
 from tokenmill.backends.text.chat.template import ChatTemplate
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import InvalidRequestError
-from tokenmill.core.host.answer_parsers import build_answer_parsers
 
 from .llama_cpp import VERSION_FILE, llama_cpp_source
 

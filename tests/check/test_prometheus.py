@@ -1,8 +1,10 @@
-"""Debian's Prometheus scrapes a server, and answers the queries of vLLM's Grafana board."""
+"""Debian's Prometheus scrapes a server, and answers the queries of two Grafana boards: vLLM's and
+our own."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import socket
 import subprocess
@@ -16,10 +18,12 @@ import httpx
 import pytest
 
 from tests.api.serving import Served, SteeredExecutor, serve_engine, toy_engine
+from tests.docs.pages import ROOT
 
 from .parts import need
 
 PATIENCE = 120.0
+BOARD = ROOT / "examples/grafana/tokenmill.json"
 MODEL = '{model_name="simulated"}'
 CONFIGURATION = """
 global: {{scrape_interval: 1s}}
@@ -57,6 +61,18 @@ def board() -> dict[str, str]:
         queries[f"{name} per request"] = " / ".join(per_request)
     reasons = f"increase(vllm:request_success_total{MODEL}[1m])"
     queries["finish reasons"] = f"sum by (finished_reason) ({reasons})"
+    return queries
+
+
+def own_board() -> dict[str, str]:
+    """The queries of examples/grafana by panel, with its variables as Grafana replaces them."""
+    queries = {}
+    for panel in json.loads(BOARD.read_text())["panels"]:
+        for one in panel["targets"]:
+            query = one["expr"].replace("${prefix}", "vllm:").replace("$model", ".*")
+            query = query.replace("$__rate_interval", "1m")
+            assert "$" not in query, query
+            queries[f"{panel['title']} {one['refId']}"] = query
     return queries
 
 
@@ -124,9 +140,9 @@ def has_numbers(found: list[dict[str, Any]]) -> bool:
     return bool(found) and all(math.isfinite(float(one["value"][1])) for one in found)
 
 
-def test_every_query_of_the_board_has_an_answer(served: Served, prometheus: httpx.Client) -> None:
+def test_every_query_of_the_boards_has_an_answer(served: Served, prometheus: httpx.Client) -> None:
     """Rates need two scrapes with requests between them."""
-    missing = board()
+    missing = board() | own_board()
     end = time.monotonic() + PATIENCE
     while missing:
         assert time.monotonic() < end, f"no answer: {missing}"

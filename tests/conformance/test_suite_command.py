@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import pytest
 
-from tokenmill.api.commands.plugin_check import run_check
+from tokenmill.api.commands.plugins.check import run_check
 from tokenmill.core.contract.events import Planned
 from tokenmill.core.contract.hookspecs import hookimpl
-from tokenmill.core.contract.speculation import Draft, ProposalBatch
+from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.calling import guard
 from tokenmill.testing.conformance import hosting
@@ -93,7 +93,7 @@ def test_a_plugins_file_that_cannot_be_read_is_a_usage_error(
 
 
 def test_without_pytest_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenmill.api.commands.plugin_check.find_spec", lambda name: None)
+    monkeypatch.setattr("tokenmill.api.commands.plugins.check.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install pytest"):
         run_check("fcfs")
 

@@ -16,11 +16,11 @@ from tests.backends.tiny import CONFIG
 from tests.backends.weights.gguf_writing import write_gguf
 from tests.oracle.architectures import write
 from tokenmill.api.cli import make_parser
+from tokenmill.api.parsing.chosen_parsers import build_answer_parsers
 from tokenmill.backends.linear.base import LinearSpec
-from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.models.opening import describe
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.host.answer_parsers import build_answer_parsers
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import ChatFormat
 from tokenmill.testing import (

@@ -8,8 +8,8 @@ from typing import Any
 
 from tokenmill.core import kinds
 from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from tokenmill.core.contract.registry import Registry
-from tokenmill.core.contract.speculation import Draft, ProposalBatch, ProposalRequest
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.sampling_params import SamplingParams
 

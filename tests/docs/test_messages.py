@@ -35,7 +35,20 @@ def texts(node: ast.AST) -> Iterator[str]:
         case ast.Constant(value=str(text)):
             yield text
         case ast.JoinedStr(values=parts):
-            yield "".join(str(p.value) if isinstance(p, ast.Constant) else GAP for p in parts)
+            yield "".join(map(shown_part, parts))
+
+
+def shown_part(part: ast.expr) -> str:
+    """The text of a part that is a constant, or a field that is `named`."""
+    match part:
+        case (
+            ast.Constant(value=text)
+            | ast.FormattedValue(
+                value=ast.Call(func=ast.Name(id="named"), args=[ast.Constant(value=text)])
+            )
+        ):
+            return str(text)
+    return GAP
 
 
 def squeezed(text: str) -> str:

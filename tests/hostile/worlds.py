@@ -19,11 +19,11 @@ from tests.api.toy_process import toy_process, until
 from tests.core.host.test_routing import REQUEST, VIEWS
 from tests.core.plugin_packages import Packages
 from tests.core.shell.test_engine_shell import make_engine
+from tokenmill.api.parsing.chosen_parsers import build_answer_parsers
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.plugin_info import HookStats, PluginInfo
 from tokenmill.core.errors import ConfigError, EngineStoppedError, TokenmillError
 from tokenmill.core.grammar import Grammar, GrammarKind
-from tokenmill.core.host.answer_parsers import build_answer_parsers
 from tokenmill.core.host.routing import build_router
 from tokenmill.core.interfaces import ChatFormat
 from tokenmill.core.log import event_fields

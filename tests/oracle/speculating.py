@@ -11,8 +11,8 @@ from tokenmill.assembly import make_draft_model
 from tokenmill.core import kinds
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from tokenmill.core.contract.registry import Registry
-from tokenmill.core.contract.speculation import Draft, ProposalBatch, ProposalRequest
 from tokenmill.core.interfaces import no_progress
 
 from .reference import ReferenceCase

@@ -16,7 +16,7 @@ import torch
 from tests.backends.models.dense import compute_logits
 from tokenmill.backends.cpu.native.library import load_library
 from tokenmill.backends.machine.compiling import BuildError
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.default_model import find_default_model
 from tokenmill.core.interfaces import no_progress

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.core.contract.speculation import Draft, DraftModel, ProposalBatch
+from tokenmill.core.contract.providers.speculation import Draft, DraftModel, ProposalBatch
 from tokenmill.core.errors import ConfigError
 from tokenmill.plugins.speculative.draft_model import DraftModelOptions, DraftModelSpeculator
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core.contract.speculation import ProposalBatch
+from tokenmill.core.contract.providers.speculation import ProposalBatch
 from tokenmill.plugins.speculative.ngram import NgramIndex, NgramOptions, NgramSpeculator
 
 from ..core.drafting_plugins import request

@@ -9,8 +9,8 @@ import asyncio
 import socket
 
 from tokenmill.api.listening import Address, listening
-from tokenmill.api.openai.context import ServerSettings
 from tokenmill.api.server import ServeOptions, configure_logging, make_server
+from tokenmill.api.serving.context import ServerSettings
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.weights.default_model import find_default_model
 from tokenmill.core.config import EngineConfig

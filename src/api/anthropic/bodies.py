@@ -8,21 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from ...core.sampling_params import MAX_STOP_STRINGS, StopText
-from ..openai.reading.bodies import (
-    MAX_MESSAGES,
-    MAX_PARTS,
-    MAX_TOOLS,
-    NO_EFFECT,
-    FunctionNameText,
-    Ignored,
-    IgnoredText,
-    ModelName,
-    PositiveCount,
-    ReasoningEffort,
-    Schema,
-    Seconds,
-)
-from ..openai.reading.unsupported import Unsupported, UnsupportedFields
+from ..serving.reading import fields
+from ..serving.reading.unknown_fields import Unsupported, UnsupportedFields
 
 BlockType = Literal[
     "text",
@@ -47,11 +34,11 @@ class Block(msgspec.Struct, kw_only=True):
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: str | Annotated[list[ResultBlock], Meta(max_length=MAX_PARTS)] | None = None
+    content: str | Annotated[list[ResultBlock], Meta(max_length=fields.MAX_PARTS)] | None = None
     is_error: bool | None = None
     # Ignored: prompts are cached without being asked, and answers have no citations.
-    cache_control: Ignored | None = None
-    citations: list[Ignored] | Ignored | None = None
+    cache_control: fields.Ignored | None = None
+    citations: list[fields.Ignored] | fields.Ignored | None = None
     signature: str | None = None
     data: str | None = None
 
@@ -61,19 +48,19 @@ class ResultBlock(msgspec.Struct, kw_only=True):
 
     type: Literal["text", "image", "document", "search_result"]
     text: str | None = None
-    cache_control: Ignored | None = None
+    cache_control: fields.Ignored | None = None
 
 
 class SystemBlock(msgspec.Struct, kw_only=True):
     type: Literal["text"]
     text: str
-    cache_control: Ignored | None = None
-    citations: list[Ignored] | Ignored | None = None
+    cache_control: fields.Ignored | None = None
+    citations: list[fields.Ignored] | fields.Ignored | None = None
 
 
 class AnthropicMessage(msgspec.Struct, kw_only=True):
     role: Literal["user", "assistant", "system"]
-    content: str | Annotated[list[Block], Meta(max_length=MAX_PARTS)]
+    content: str | Annotated[list[Block], Meta(max_length=fields.MAX_PARTS)]
 
 
 class AnthropicMetadata(msgspec.Struct, kw_only=True):
@@ -84,11 +71,11 @@ class AnthropicTool(msgspec.Struct, kw_only=True):
     """A function that the model may call; `input_schema` is a JSON schema."""
 
     type: Literal["custom"] | None = None
-    name: FunctionNameText
+    name: fields.FunctionNameText
     description: str | None = None
     input_schema: dict[str, Any]
     strict: bool | None = None
-    cache_control: Ignored | None = None
+    cache_control: fields.Ignored | None = None
 
 
 class AnthropicToolChoice(msgspec.Struct, kw_only=True):
@@ -112,11 +99,11 @@ class OutputFormat(msgspec.Struct, kw_only=True):
     """The answer is JSON that follows this schema."""
 
     type: Literal["json_schema"]
-    schema: Schema
+    schema: fields.Schema
 
 
 class OutputConfig(msgspec.Struct, kw_only=True):
-    effort: ReasoningEffort | None = None
+    effort: fields.ReasoningEffort | None = None
     format: OutputFormat | None = None
 
 
@@ -124,14 +111,15 @@ class CountTokensBody(msgspec.Struct, kw_only=True):
     """The body of POST /v1/messages/count_tokens, and the part of a message's body that its prompt
     is made of."""
 
-    model: ModelName
-    messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    model: fields.ModelName
+    messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=fields.MAX_MESSAGES)]
     output_config: OutputConfig | None = None
-    system: str | Annotated[list[SystemBlock], Meta(max_length=MAX_PARTS)] | None = None
+    system: str | Annotated[list[SystemBlock], Meta(max_length=fields.MAX_PARTS)] | None = None
     thinking: Thinking | None = None
     tool_choice: AnthropicToolChoice | None = None
-    tools: Annotated[list[AnthropicTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[AnthropicTool], Meta(max_length=fields.MAX_TOOLS)] | None = None
 
+    NESTED: ClassVar[fields.NestedFields] = {"messages": AnthropicMessage}
     UNSUPPORTED: ClassVar[UnsupportedFields] = {
         "context_management": Unsupported("the client edits its messages itself"),
         "mcp_servers": Unsupported("this server calls no other servers", ([],)),
@@ -142,18 +130,18 @@ class CountTokensBody(msgspec.Struct, kw_only=True):
 class MessagesBody(CountTokensBody, kw_only=True):
     """The body of POST /v1/messages."""
 
-    max_tokens: PositiveCount
+    max_tokens: fields.PositiveCount
     metadata: AnthropicMetadata | None = None
     stop_sequences: Annotated[list[StopText], Meta(max_length=MAX_STOP_STRINGS)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    request_timeout: Seconds | None = None
+    request_timeout: fields.Seconds | None = None
     """The request ends after this time; tokenmill's own field."""
-    cache_control: Ignored | None = None
-    inference_geo: IgnoredText | None = None
-    service_tier: Annotated[Literal["auto", "standard_only"], NO_EFFECT] | None = None
+    cache_control: fields.Ignored | None = None
+    inference_geo: fields.IgnoredText | None = None
+    service_tier: Annotated[Literal["auto", "standard_only"], fields.NO_EFFECT] | None = None
 
     UNSUPPORTED: ClassVar[UnsupportedFields] = {
         **CountTokensBody.UNSUPPORTED,

@@ -1,32 +1,21 @@
-"""Translates the body of a Messages call into the body of a chat completion."""
+"""Reads the chat of a Messages call."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
 
-from ..openai.reading.bodies import (
-    ChatBody,
-    ChatMessageBody,
-    JSONSchemaFormat,
-    ResponseFormat,
-    StreamOptions,
-    TextPart,
-    ToolChoice,
-)
-from ..openai.reading.chat_parts import (
-    named_tool,
-    needed,
-    schema_format,
-    text_only,
-    text_part,
-    tool,
-    tool_call,
-)
+from ...core.grammar import Grammar
+from ..chat.conversation import Conversation
+from ..chat.grammar_fields import GrammarFields
+from ..chat.messages import ChatMessage, TextPart, needed, text_only, tool_call
+from ..chat.start import ChatRequest
+from ..chat.tools import ToolMode, ToolUse, definition, tool_use
+from ..serving.reading.fields import Sender
 from .bodies import (
     AnthropicMessage,
-    AnthropicToolChoice,
     Block,
     CountTokensBody,
     MessagesBody,
@@ -34,85 +23,87 @@ from .bodies import (
     ResultBlock,
 )
 
-_TOOL_CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
+_MODES: dict[str, ToolMode] = {"auto": "auto", "any": "required", "none": "none"}
 _ERROR = "Error: "
 """Begins the result of a call that failed, as in most adapters of this API."""
 
 
-def chat_body(body: CountTokensBody) -> ChatBody:
-    """The chat completion that a Messages call means.
-
-    If a conversation ends with a message of the assistant, the model continues that message, as in
-    Anthropic's API. Raises APIError with the field's name.
-    """
-    messages = list(_messages(body))
-    continues = messages[-1].role == "assistant"
-    chat = ChatBody(
+def read_chat(body: MessagesBody) -> ChatRequest:
+    """The chat of a call. Raises APIError with the field's name."""
+    user = body.metadata.user_id if body.metadata else None
+    return ChatRequest(
         model=body.model,
+        conversation=read_conversation(body),
+        tools=read_tools(body),
+        sampled={
+            "max_tokens": body.max_tokens,
+            "stop": body.stop_sequences,
+            "temperature": body.temperature,
+            "top_k": body.top_k,
+            "top_p": body.top_p,
+        },
+        grammar=_grammar_fields(body.output_config),
+        sender=Sender(user=user, request_timeout=body.request_timeout),
+        is_streamed=bool(body.stream),
+        thinking_budget=body.thinking.budget_tokens if body.thinking else None,
+    )
+
+
+def read_conversation(body: CountTokensBody) -> Conversation:
+    """The conversation of a call. Raises APIError with the field's name.
+
+    If it ends with a message of the assistant, the model continues that message, as in Anthropic's
+    API.
+    """
+    messages, thinking = list(_messages(body)), body.thinking
+    return Conversation(
         messages=messages,
-        continue_final_message=continues,
-        chat_template_kwargs=_template_kwargs(body),
+        continue_final_message=messages[-1].role == "assistant",
+        template_kwargs={"enable_thinking": thinking.type != "disabled"} if thinking else None,
         reasoning_effort=body.output_config.effort if body.output_config else None,
-        response_format=_response_format(body.output_config),
-        tools=[tool(t.name, t.description, t.input_schema, t.strict) for t in body.tools or ()],
-        tool_choice=_tool_choice(body.tool_choice),
-        parallel_tool_calls=not (body.tool_choice and body.tool_choice.disable_parallel_tool_use),
-    )
-    return _sampled(chat, body) if isinstance(body, MessagesBody) else chat
-
-
-def _sampled(chat: ChatBody, body: MessagesBody) -> ChatBody:
-    return msgspec.structs.replace(
-        chat,
-        max_tokens=body.max_tokens,
-        stop=body.stop_sequences,
-        stream=body.stream,
-        request_timeout=body.request_timeout,
-        stream_options=StreamOptions(include_usage=True) if body.stream else None,
-        temperature=body.temperature,
-        top_k=body.top_k,
-        top_p=body.top_p,
-        thinking_token_budget=body.thinking.budget_tokens if body.thinking else None,
-        user=body.metadata.user_id if body.metadata else None,
     )
 
 
-def _template_kwargs(body: CountTokensBody) -> dict[str, object] | None:
-    return {"enable_thinking": body.thinking.type != "disabled"} if body.thinking else None
+def read_tools(body: CountTokensBody) -> ToolUse:
+    """The tools of a call. Raises APIError (400)."""
+    tools = [definition(t.name, t.description, t.input_schema, t.strict) for t in body.tools or ()]
+    choice = body.tool_choice
+    if choice is None:
+        return tool_use(tools, None)
+    is_parallel = not choice.disable_parallel_tool_use
+    if choice.type == "tool":
+        name = needed(choice.name, "tool_choice.name")
+        return tool_use(tools, None, named=name, is_parallel=is_parallel)
+    return tool_use(tools, _MODES[choice.type], is_parallel=is_parallel)
 
 
-def _response_format(config: OutputConfig | None) -> ResponseFormat | None:
+def _grammar_fields(config: OutputConfig | None) -> GrammarFields:
     if config is None or config.format is None:
-        return None
-    return schema_format(JSONSchemaFormat(schema=config.format.schema, strict=True))
+        return GrammarFields()
+    read = partial(Grammar.json_schema, config.format.schema, is_strict=True)
+    return GrammarFields(found=(("output_config.format", read),))
 
 
-def _tool_choice(choice: AnthropicToolChoice | None) -> ToolChoice | None:
-    if choice is None or choice.type != "tool":
-        return _TOOL_CHOICES[choice.type] if choice else None
-    return named_tool(needed(choice.name, "tool_choice.name"))
-
-
-def _messages(body: CountTokensBody) -> Iterator[ChatMessageBody]:
+def _messages(body: CountTokensBody) -> Iterator[ChatMessage]:
     if body.system:
         text = body.system
-        parts = text if isinstance(text, str) else [text_part(block.text) for block in text]
-        yield ChatMessageBody(role="system", content=parts)
+        parts = text if isinstance(text, str) else [TextPart(text=block.text) for block in text]
+        yield ChatMessage(role="system", content=parts)
     for index, message in enumerate(body.messages):
         yield from _turn(message, f"messages[{index}].content")
 
 
-def _turn(message: AnthropicMessage, where: str) -> Iterator[ChatMessageBody]:
+def _turn(message: AnthropicMessage, where: str) -> Iterator[ChatMessage]:
     """A message, and before it one for each result of a tool that it has."""
     if isinstance(message.content, str):
-        yield ChatMessageBody(role=message.role, content=message.content)
+        yield ChatMessage(role=message.role, content=message.content)
         return
     texts, thoughts, calls = [], [], []
     for index, block in enumerate(message.content):
         place = f"{where}[{index}]"
         match block.type:
             case "text":
-                texts.append(text_part(needed(block.text, f"{place}.text")))
+                texts.append(TextPart(text=needed(block.text, f"{place}.text")))
             case "thinking":
                 thoughts.append(needed(block.thinking, f"{place}.thinking"))
             case "tool_use":
@@ -124,7 +115,7 @@ def _turn(message: AnthropicMessage, where: str) -> Iterator[ChatMessageBody]:
             case _:
                 raise text_only(place, block.type)
     if texts or calls or all(block.type != "tool_result" for block in message.content):
-        yield ChatMessageBody(
+        yield ChatMessage(
             role=message.role,
             content=texts or (None if calls else ""),
             reasoning_content="".join(thoughts) or None,
@@ -140,10 +131,10 @@ def _tool_call(block: Block, place: str) -> dict[str, object]:
     )
 
 
-def _tool_result(block: Block, place: str) -> ChatMessageBody:
-    """The result as a message. OpenAI's API has no field for a failed call, so a word says it."""
+def _tool_result(block: Block, place: str) -> ChatMessage:
+    """The result as a message. Templates have no field for a failed call, so a word says it."""
     content = _result_content(block.content, f"{place}.content")
-    return ChatMessageBody(
+    return ChatMessage(
         role="tool",
         tool_call_id=needed(block.tool_use_id, f"{place}.tool_use_id"),
         content=_marked(content) if block.is_error else content,
@@ -153,7 +144,7 @@ def _tool_result(block: Block, place: str) -> ChatMessageBody:
 def _marked(content: str | list[TextPart]) -> str | list[TextPart]:
     if isinstance(content, str):
         return _ERROR + content
-    return [text_part(_ERROR + (content[0].text or "")), *content[1:]] if content else _ERROR
+    return [TextPart(text=_ERROR + (content[0].text or "")), *content[1:]] if content else _ERROR
 
 
 def _result_content(
@@ -165,5 +156,5 @@ def _result_content(
     for index, block in enumerate(content):
         if block.type != "text":
             raise text_only(f"{place}[{index}]", block.type)
-        parts.append(text_part(needed(block.text, f"{place}[{index}].text")))
+        parts.append(TextPart(text=needed(block.text, f"{place}[{index}].text")))
     return parts

@@ -1,23 +1,18 @@
-"""Translates answers of chat completions into messages, whole and as events."""
+"""Writes the answers of chats as messages, whole and as events."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from ...core.outputs import RequestOutput
-from ..openai.chat import ChatAnswer
-from ..openai.chunks import Chunk
-from ..openai.context import AnswerHead
-from ..openai.responses import (
-    ChatChunk,
-    ChatChunkChoice,
-    ChatToolCall,
-    Usage,
-)
+from ...core.contract.parsing.answers import ContentDelta, Delta, ReasoningDelta, ToolCallDelta
+from ..chat.reading import EndReason, Finished
+from ..chat.start import Chat
+from ..serving.answers import Outputs, TokenCounts
+from ..serving.context import AnswerHead
 from .answers import (
     AnswerBlock,
     AnswerDelta,
@@ -42,123 +37,84 @@ from .answers import (
     ToolUseBlock,
 )
 
-_STOP_REASONS: dict[str, StopReason] = {
+_STOP_REASONS: dict[EndReason, StopReason] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
 }
 
 
-def whole_message(answer: ChatAnswer, outputs: Sequence[RequestOutput], usage: Usage) -> Message:
-    """The message of a chat completion with one choice: the blocks that its stream would have."""
-    (output,) = outputs
-    (found,) = output.outputs
-    blocks = _Blocks()
-    choices = [choice for chunk in answer.chunks(0, output, found) for choice in chunk.choices]
-    content = _content(event for choice in choices for event in blocks.take(choice))
-    end = _end(choices[-1], has_calls=blocks.has_calls)
+def whole_message(chat: Chat, outputs: Outputs, counts: TokenCounts) -> Message:
+    """The message of a complete answer: the blocks that its stream would have."""
+    piece, finished = chat.whole(outputs, counts)
+    end = _end(finished)
     return Message(
-        id=answer.head.id,
-        model=answer.head.model,
-        content=content,
+        id=chat.head.id,
+        model=chat.head.model,
+        content=[_block(delta, chat) for delta in piece.deltas],
         stop_reason=end.stop_reason,
         stop_sequence=end.stop_sequence,
-        usage=_usage(answer.closing(usage).usage or usage),
+        usage=_usage(finished.counts),
     )
 
 
-def _content(events: Iterable[Event]) -> list[AnswerBlock]:
-    """The blocks that events describe."""
-    blocks: list[AnswerBlock] = []
-    pieces: list[list[str]] = []
-    for event in events:
-        if isinstance(event, ContentBlockStart):
-            blocks.append(event.content_block)
-            pieces.append([])
-        elif isinstance(event, ContentBlockDelta):
-            pieces[-1].append(_text(event.delta))
-    return [_filled(block, "".join(texts)) for block, texts in zip(blocks, pieces, strict=True)]
-
-
-def _text(delta: AnswerDelta) -> str:
+def _block(delta: Delta, chat: Chat) -> AnswerBlock:
     match delta:
-        case TextDelta():
-            return delta.text
-        case ThinkingDelta():
-            return delta.thinking
-        case InputJsonDelta():
-            return delta.partial_json
+        case ContentDelta():
+            return TextBlock(text=delta.text)
+        case ReasoningDelta():
+            return ThinkingBlock(thinking=delta.text)
+        case ToolCallDelta():
+            block = _opened_tool_use(delta, chat)
+            with suppress(msgspec.DecodeError):  # max_tokens may have cut the arguments
+                block.input = msgspec.json.decode(delta.arguments or "{}", type=dict[str, Any])
+            return block
 
 
-def _filled(block: AnswerBlock, text: str) -> AnswerBlock:
-    match block:
-        case TextBlock():
-            block.text = text
-        case ThinkingBlock():
-            block.thinking = text
-        case ToolUseBlock():
-            block.input = _arguments(text)
-    return block
+def _opened_tool_use(delta: ToolCallDelta, chat: Chat) -> ToolUseBlock:
+    assert delta.name, "a call begins with its name"
+    return ToolUseBlock(id=chat.new_call_id(), name=delta.name, input={})
 
 
-def _arguments(text: str) -> dict[str, Any]:
-    """The input of a call. It is empty if max_tokens cut the arguments."""
-    try:
-        return msgspec.json.decode(text or "{}", type=dict[str, Any])
-    except msgspec.DecodeError:
-        return {}
-
-
-def _opened_tool_use(call: ChatToolCall) -> ToolUseBlock:
-    assert call.id and call.function.name, "a call begins with its id and name"
-    return ToolUseBlock(id=call.id, name=call.function.name, input={})
-
-
-async def message_events(
-    chunks: AsyncIterator[Chunk], head: AnswerHead, num_prompt_tokens: int
-) -> AsyncIterator[Event]:
-    """The events of a streamed chat completion, whose last chunk has its usage."""
-    yield MessageStart(message=_opening(head, num_prompt_tokens))
+async def message_events(chat: Chat) -> AsyncIterator[Event]:
+    """The events of a streamed answer."""
+    yield MessageStart(message=_opening(chat.head, chat.requests.num_prompt_tokens))
     yield Ping()
-    blocks = _Blocks()
-    end = MessageEnd(stop_reason=None, stop_sequence=None)
-    async for chunk in chunks:
-        assert isinstance(chunk, ChatChunk), "a conversation is answered in chat's chunks"
-        for choice in chunk.choices:
-            for event in blocks.take(choice):
-                yield event
-            if choice.finish_reason:
-                end = _end(choice, has_calls=blocks.has_calls)
-        if chunk.usage:
+    blocks = _Blocks(chat)
+    async for found in chat.pieces():
+        if isinstance(found, Finished):
             for event in blocks.close():
                 yield event
-            yield MessageDelta(delta=end, usage=_usage(chunk.usage))
+            yield MessageDelta(delta=_end(found), usage=_usage(found.counts))
+        else:
+            for delta in found.deltas:
+                for event in blocks.take(delta):
+                    yield event
     yield MessageStop()
 
 
 class _Blocks:
     """Opens and closes the blocks of a message. At most one is open at a time."""
 
-    def __init__(self) -> None:
-        self.has_calls = False
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
         self._index = -1
         self._open: object = None
         """Identifies the open block: the kind of a text, or the number of a call."""
 
-    def take(self, choice: ChatChunkChoice) -> Iterator[Event]:
-        """The events for a piece of a choice."""
-        delta = choice.delta
-        if delta.reasoning:
-            yield from self._within("thinking", lambda: ThinkingBlock(thinking=""))
-            yield self._delta(ThinkingDelta(thinking=delta.reasoning))
-        if delta.content:
-            yield from self._within("text", lambda: TextBlock(text=""))
-            yield self._delta(TextDelta(text=delta.content))
-        for call in delta.tool_calls or ():
-            self.has_calls = True
-            yield from self._within(call.index, partial(_opened_tool_use, call))
-            if call.function.arguments:
-                yield self._delta(InputJsonDelta(partial_json=call.function.arguments))
+    def take(self, delta: Delta) -> Iterator[Event]:
+        """The events for a piece of an answer."""
+        match delta:
+            case ReasoningDelta():
+                yield from self._within("thinking", lambda: ThinkingBlock(thinking=""))
+                yield self._delta(ThinkingDelta(thinking=delta.text))
+            case ContentDelta():
+                yield from self._within("text", lambda: TextBlock(text=""))
+                yield self._delta(TextDelta(text=delta.text))
+            case ToolCallDelta():
+                yield from self._within(delta.index, lambda: _opened_tool_use(delta, self._chat))
+                if delta.arguments:
+                    yield self._delta(InputJsonDelta(partial_json=delta.arguments))
 
     def close(self) -> Iterator[Event]:
         """The end of the block that is open, if there is one."""
@@ -192,24 +148,16 @@ def _opening(head: AnswerHead, num_prompt_tokens: int) -> Message:
     )
 
 
-def _end(choice: ChatChunkChoice, *, has_calls: bool) -> MessageEnd:
-    found = choice.stop_reason
-    if isinstance(found, str):
-        return MessageEnd(stop_reason="stop_sequence", stop_sequence=found)
-    reason = choice.finish_reason or "stop"
-    if reason == "stop" and has_calls:  # OpenAI's reason after the call of a named function
-        reason = "tool_calls"
-    return MessageEnd(stop_reason=_STOP_REASONS[reason], stop_sequence=None)
+def _end(finished: Finished) -> MessageEnd:
+    if isinstance(finished.stop, str):
+        return MessageEnd(stop_reason="stop_sequence", stop_sequence=finished.stop)
+    return MessageEnd(stop_reason=_STOP_REASONS[finished.reason], stop_sequence=None)
 
 
-def _usage(usage: Usage) -> MessageUsage:
-    num_cached = usage.prompt_tokens_details.cached_tokens
-    num_thinking = (
-        usage.completion_tokens_details and usage.completion_tokens_details.reasoning_tokens
-    )
+def _usage(counts: TokenCounts) -> MessageUsage:
     return MessageUsage(
-        input_tokens=usage.prompt_tokens - num_cached,
-        cache_read_input_tokens=num_cached,
-        output_tokens=usage.completion_tokens,
-        output_tokens_details=ThinkingTokens(thinking_tokens=num_thinking or 0),
+        input_tokens=counts.prompt - counts.cached,
+        cache_read_input_tokens=counts.cached,
+        output_tokens=counts.completion,
+        output_tokens_details=ThinkingTokens(thinking_tokens=counts.reasoning or 0),
     )

@@ -11,36 +11,44 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..chat.conversation import encode_conversation
+from ..chat.sampling import reasoning_marks
+from ..chat.start import start_chat
 from ..http.anthropic_errors import anthropic_error_body
-from ..http.errors import APIError
-from ..openai.chat import start_chat
-from ..openai.chunks import stream_chunks
-from ..openai.context import context_of
-from ..openai.conversation import encode_conversation
-from ..openai.reading.field_names import MESSAGES
-from ..openai.reading.request_reading import compute, read_body
-from ..openai.reading.tools import read_tool_use
-from ..openai.sse import EventStream, data_line, json_response, named_events, whole_answer
-from ..openai.thinking import reasoning_marks
+from ..http.errors import APIError, own_names
+from ..serving.answers import whole_answer
+from ..serving.context import context_of
+from ..serving.reading.request_reading import compute, read_body
+from ..serving.sse import EventStream, data_line, json_response, named_events
 from .answers import TokenCount
 from .bodies import CountTokensBody, MessagesBody
-from .conversation import chat_body
+from .conversation import read_chat, read_conversation, read_tools
 from .events import message_events, whole_message
+
+NAMES = {
+    "prompt": "messages",
+    "chat_template_kwargs.enable_thinking": "thinking",
+    "chat_template_kwargs.reasoning_effort": "output_config.effort",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "response_format.json_schema": "output_config.format",
+    "response_format": "output_config.format",
+    "function.parameters": "input_schema",
+    "messages[].tool_calls[].function.arguments": "messages[].content[].input",
+    "stop": "stop_sequences",
+    "user": "metadata.user_id",
+}
 
 
 async def create_message(request: Request) -> Response:
     """The next message of a conversation, as one document or as server-sent events."""
     body = await read_body(request, MessagesBody)
-    chat = await compute(request, chat_body, body)
-    if reasoning_marks(context_of(request).parsers) is None:
-        chat.thinking_token_budget = None  # clients send one whatever the model
-    requests, answer = await start_chat(request, chat, "msg", MESSAGES)
-    if not body.stream:
-        whole = partial(whole_message, answer)
-        return await whole_answer(request, requests, answer, whole)
-    chunks = stream_chunks(answer, requests, chat.stream_options, context_of(request).engine)
-    events = message_events(chunks, answer.head, requests.num_prompt_tokens)
-    return EventStream(request, requests, events, EVENTS)
+    if reasoning_marks(context_of(request).parsers) is None and body.thinking:
+        body.thinking.budget_tokens = None  # clients send one whatever the model
+    chat = await start_chat(request, read_chat, body, "msg", NAMES)
+    if body.stream:
+        return EventStream(request, chat.requests, message_events(chat), EVENTS)
+    whole = partial(whole_message, chat)
+    return await whole_answer(request, chat.requests, whole, chat.reading.read_ahead)
 
 
 async def count_tokens(request: Request) -> Response:
@@ -48,11 +56,11 @@ async def count_tokens(request: Request) -> Response:
     body = await read_body(request, CountTokensBody)
     context = context_of(request)
     context.check_model(body.model)
-    chat = await compute(request, chat_body, body)
-    with MESSAGES.in_errors():
-        tools = await compute(request, read_tool_use, chat)
+    with own_names(NAMES):
+        conversation = await compute(request, read_conversation, body)
+        tools = await compute(request, read_tools, body)
         token_ids = await encode_conversation(
-            chat, chat.messages, context.engine, context.parsers, tools.shown
+            conversation, context.engine, context.parsers, tools.shown
         )
     return json_response(TokenCount(input_tokens=len(token_ids)))
 

@@ -6,8 +6,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from .printing import print_json
-from .tables import print_table
+from .printing import print_json, print_table
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding

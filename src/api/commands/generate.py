@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     prompt = _standard_input() if args.prompt == "-" else args.prompt
     from ...assembly import build_engine
     from ...core.sampling_params import OutputKind
-    from ..openai.sampling import params_with_all_room
+    from ..chat.sampling import params_with_all_room
 
     async def generate() -> None:
         with ProgressDisplay() as progress:

@@ -1,4 +1,4 @@
-"""What `tokenmill serve` says when it is ready: the model, its memory, and commands to try."""
+"""The output of `tokenmill serve` when it is ready: the model, its memory, and commands to try."""
 
 from __future__ import annotations
 

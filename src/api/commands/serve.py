@@ -91,7 +91,8 @@ def add_parser(subparsers: Any) -> None:
         "--ui",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="serve /docs, a page that shows the API in a browser (default: on)",
+        help="serve pages for browsers: /live shows what the server does, /docs the API "
+        "(default: on)",
     )
     group.add_argument(
         "--max-body-bytes",
@@ -189,8 +190,8 @@ def run(args: argparse.Namespace) -> int:
     from ...core.processes.free_memory import share_heaps
     from ..http.connections.descriptors import raise_descriptor_limit
     from ..listening import Address
-    from ..openai.context import ServerSettings
     from ..server import ServeOptions, configure_logging, serve
+    from ..serving.context import ServerSettings
     from ..stopping import leave_if_hung
 
     as_json = args.log_format == "json" or (args.log_format == "auto" and not sys.stderr.isatty())

@@ -22,7 +22,7 @@ _decode = msgspec.json.Decoder(dict[str, Times]).decode
 
 
 def last_times(start: str) -> Times:
-    """The durations of the last start of this kind; empty if there is none."""
+    """The durations of the last start of this kind; empty before the first start."""
     return _read(_path()).get(start, {})
 
 

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from ...core.contract.explanation import Explanation
-from ...core.errors import ConfigError, TokenmillError
-from .chat.transport import HTTPTransport
+from ...core.errors import ConfigError
 from .explanations import explanation_text, parts_text
-from .flags.keys import ADMIN_VARIABLE
-from .printing import print_json
-from .tables import new_table, print_table
-
-DEFAULT_URL = "http://127.0.0.1:8000"
+from .printing import new_table, print_json, print_table
+from .running_server import add_server_flags, ask
 
 
 class _Answer(msgspec.Struct):
-    requests: list[Explanation] = []
-    error: Any = None
+    requests: list[Explanation]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -45,12 +39,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--slowest", metavar="N", type=int, help="list the N slowest requests by cause"
     )
-    parser.add_argument(
-        "--url", metavar="URL", default=DEFAULT_URL, help=f"the server (default: {DEFAULT_URL})"
-    )
-    parser.add_argument(
-        "--admin-key", metavar="KEY", help=f"the server's admin key (default: ${ADMIN_VARIABLE})"
-    )
+    add_server_flags(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
@@ -70,25 +59,9 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _ask(args: argparse.Namespace) -> list[Explanation]:
-    key = args.admin_key or os.environ.get(ADMIN_VARIABLE)
-    url = args.url if "://" in args.url else f"http://{args.url}"
-    transport = HTTPTransport(url.rstrip("/").removesuffix("/v1"), key)
     path = f"?slowest={args.slowest}" if args.request_id is None else f"/{quote(args.request_id)}"
-    reply = transport.send(f"/debug/requests{path}")
-    body = b"".join(reply.lines)
-    try:
-        answer = msgspec.json.decode(body, type=_Answer)
-    except msgspec.DecodeError:
-        answer = _Answer(error=f"status {reply.status}")
-    if reply.status == 200 and answer.error is None:
-        return answer.requests
-    error = answer.error
-    text = error.get("message", error) if isinstance(error, dict) else error
-    if reply.status == 404 and "step log" not in str(text):
-        text = "the server has no admin key: start it with --admin-key"
-    if reply.status in (401, 403):
-        text = f"{text} (give the admin key with --admin-key or {ADMIN_VARIABLE})"
-    raise TokenmillError(f"{transport.place}: {text}")
+    missing = "the server has no admin key: start it with --admin-key"
+    return ask(args, f"/debug/requests{path}", _Answer, missing=missing).requests
 
 
 def _print_table(found: list[Explanation]) -> None:

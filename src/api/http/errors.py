@@ -6,7 +6,9 @@ The routes of Anthropic's API have another shape, see anthropic_errors.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -14,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.errors import (
+    NAME_MARK,
     EngineStoppedError,
     InvalidRequestError,
     OverloadedError,
@@ -43,13 +46,46 @@ class APIError(Exception):
         retry_after: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        self.template = message
+        self.message = message.replace(NAME_MARK, "")
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.param = param
         self.code = code
         self.retry_after = retry_after
         self.headers = headers or {}
+
+
+_INDEX = re.compile(r"\[\d+\]")
+
+
+@contextmanager
+def own_names(names: Mapping[str, str]) -> Iterator[None]:
+    """Let errors for the client use an API's names of fields.
+
+    `names`: by the names of chat completions and of sampling parameters. A name may be a path of
+    fields, with "[]" for any index. Of several that fit, the first counts.
+    """
+    try:
+        yield
+    except (APIError, InvalidRequestError) as error:
+        if error.param is not None:
+            error.param = _own(error.param, names)
+        parts = error.template.split(NAME_MARK)
+        text = "".join(_own(part, names) if n % 2 else part for n, part in enumerate(parts))
+        error.args = (text,)
+        if isinstance(error, APIError):
+            error.message = text
+        raise
+
+
+def _own(path: str, names: Mapping[str, str]) -> str:
+    """The API's path of a field, or of a part of it."""
+    plain = _INDEX.sub("[]", path)
+    for name, own in names.items():
+        if plain == name or plain.startswith((f"{name}.", f"{name}[")):
+            return own + plain[len(name) :]
+    return path
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):

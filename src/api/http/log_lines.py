@@ -38,6 +38,11 @@ class LineFormatter(logging.Formatter):
                 return "\rstopped"
             case "tokenmill.api request":
                 return self._request(record)
+            case "tokenmill.engine printed":
+                return self._line(record, f"| {printable(event_fields(record)['text'])}")
+            case "tokenmill.plugins plugin_start_slow":
+                fields = event_fields(record)
+                return self._line(record, f"still {fields['stage']} after {fields['seconds']} s")
             case "tokenmill.stats engine_stats":
                 return self._line(record, stats_text(event_fields(record)))
         level = self._paint(_LEVELS.get(record.levelname), record.levelname.lower())

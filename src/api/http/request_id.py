@@ -83,7 +83,7 @@ def log_request(scope: Scope, status: int, began: float) -> None:
         "seconds": round(time.monotonic() - began, 4),
         **answer_stats(scope).fields(),
     }
-    # The standard library and structlog would need as much time again, to find the caller's line.
+    # The standard library and structlog would need the same time again, to find the caller's line.
     _logger.handle(
         _logger.makeRecord(_logger.name, level, "", 0, "request", (), None, extra=fields)
     )

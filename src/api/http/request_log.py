@@ -24,7 +24,7 @@ class AnswerStats:
     num_prompt_tokens: int = 0
     num_generated: int = 0
     first: RequestMetrics | None = None
-    """Of the first output."""
+    """The metrics of the first output."""
     latest: RequestMetrics | None = None
     error: str | None = None
     """The message of the error that the client got."""

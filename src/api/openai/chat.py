@@ -2,133 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...core.contract.client import EngineClient
-from ...core.errors import InvalidRequestError
+from ...core.contract.parsing.answers import ContentDelta, Delta, ReasoningDelta, ToolCallDelta
 from ...core.outputs import CompletionOutput, RequestOutput
-from ...core.sampling_params import SamplingParams
-from ..answers.tools import parser_of
-from ..http.ignored_fields import name_ignored
-from .chat_reading import ROLE, ChatReading
-from .context import AnswerHead, check_fan_out, context_of, make_head
-from .conversation import encode_conversation
-from .logprobs import TokenNames, chat_logprobs, prompt_logprobs
+from ..chat.logprobs import TokenNames, content_logprobs
+from ..chat.reading import EndReason, Piece
+from ..chat.start import Chat, start_chat
+from ..parsing.answer_reader import collect
+from ..serving.answers import Outputs, TokenCounts, whole_answer
+from ..serving.reading.request_reading import read_body
+from .chunks import event_stream, make_usage
+from .logprobs import prompt_logprobs
 from .reading.bodies import ChatBody
-from .reading.field_names import CHAT, FieldNames
-from .reading.grammar_fields import ignored_paths, naming_field
-from .reading.request_reading import check_combinations, compute, read_body
-from .reading.tools import read_tool_use
-from .request_options import request_options
+from .reading.requests import read_chat
 from .responses import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatDelta,
     ChatLogprobs,
+    ChatMessage,
     ChatResponse,
+    ChatToolCall,
+    FunctionCall,
     PromptLogprobs,
-    Usage,
 )
-from .sampling import chat_params, with_default_length
-from .sse import respond
-from .streams import RequestSet, submit_all
+
+NAMES = {"prompt": "messages", "logprobs": "top_logprobs"}
+ROLE = "assistant"
 
 
 async def create_chat_completion(request: Request) -> Response:
     """The answer to a conversation, as one document or as server-sent events."""
     body = await read_body(request, ChatBody)
-    requests, answer = await start_chat(request, body, "chatcmpl", CHAT)
-    return await respond(request, requests, answer, body)
+    chat = await start_chat(request, read_chat, body, "chatcmpl", NAMES)
+    answer = _Answer(body, chat)
+    if body.stream:
+        return event_stream(request, chat.requests, answer, body)
+    return await whole_answer(request, chat.requests, answer.whole, chat.reading.read_ahead)
 
 
-async def start_chat(
-    request: Request, body: ChatBody, prefix: str, names: FieldNames
-) -> tuple[RequestSet, ChatAnswer]:
-    """Submit a conversation. All APIs for conversations do it here.
-
-    `prefix` is the beginning of the answer's id; errors and headers use the API's field `names`.
-    Raises APIError or InvalidRequestError with the field's name, and what EngineClient.submit
-    raises.
-    """
-    with names.in_errors():
-        requests, reading = await _submit(request, body, prefix)
-    ignored = ignored_paths(body, requests.ignored_keywords)
-    name_ignored(request.scope, [names.own(path) for path in ignored])
-    engine = context_of(request).engine
-    head = make_head(requests.request_id, engine.model_name)
-    return requests, ChatAnswer(body, head, engine, requests, reading)
-
-
-async def _submit(request: Request, body: ChatBody, prefix: str) -> tuple[RequestSet, ChatReading]:
-    context = context_of(request)
-    check_combinations(body)
-    context.check_model(body.model, is_needed=True)
-    check_fan_out(1, body.n or 1)
-    engine = context.engine
-    options = request_options(request, body, prefix, context.settings.metadata_headers)
-    params = await compute(request, chat_params, body, engine)
-    tools = await compute(request, read_tool_use, body)
-    parser_of(tools, context.parsers)  # raises before the conversation costs time
-    tokens = await encode_conversation(body, body.messages, engine, context.parsers, tools.shown)
-    reading = ChatReading(body, tools, context, tokens)
-    params = with_default_length(params, engine, len(tokens))
-    adjusted = await compute(request, reading.adjust, params)
-
-    def submit(params: SamplingParams) -> Awaitable[RequestSet]:
-        return submit_all(request, [tokens], params, options, is_streamed=bool(body.stream))
-
-    with naming_field(body):
-        try:
-            return await submit(adjusted), reading
-        except InvalidRequestError as error:
-            if error.param != "grammar" or not reading.is_guided:
-                raise
-        return await submit(adjusted.with_changes(grammar=None)), reading
-
-
-class ChatAnswer:
+class _Answer:
     """Builds choices and chunks from the engine's outputs; see chunks.Answer."""
 
-    def __init__(
-        self,
-        body: ChatBody,
-        head: AnswerHead,
-        engine: EngineClient,
-        requests: RequestSet,
-        reading: ChatReading,
-    ) -> None:
-        self._reading = reading
+    def __init__(self, body: ChatBody, chat: Chat) -> None:
         self._body = body
-        self.head = head
-        self._tokenizer = engine.tokenizer
-        self._names = TokenNames(engine.tokenizer, bool(body.return_tokens_as_token_ids))
+        self._chat = chat
+        self._head = chat.head
+        self._tokenizer = chat.context.engine.tokenizer
+        self._names = TokenNames(self._tokenizer, bool(body.return_tokens_as_token_ids))
+        self._shows_reasoning = body.include_reasoning is not False
+        self._is_named = chat.tools.named is not None
         self._prompt_token_ids = (
-            list(requests.streams[0].prompt_token_ids) if body.return_token_ids else UNSET
+            list(chat.requests.streams[0].prompt_token_ids) if body.return_token_ids else UNSET
         )
 
-    def whole(self, outputs: Sequence[RequestOutput], usage: Usage) -> ChatResponse:
+    def whole(self, outputs: Outputs, counts: TokenCounts) -> ChatResponse:
         (output,) = outputs  # a chat has one prompt
-        head = self.head
-        choices = [self._choice(found) for found in output.outputs]
         return ChatResponse(
-            id=head.id,
-            created=head.created,
-            model=head.model,
-            choices=choices,
-            usage=self._reading.with_reasoning_tokens(usage),
+            id=self._head.id,
+            created=self._head.created,
+            model=self._head.model,
+            choices=[self._choice(self._chat.reading.piece(found)) for found in output.outputs],
+            usage=make_usage(self._chat.reading.with_reasoning(counts)),
             prompt_token_ids=self._prompt_token_ids,
             prompt_logprobs=self._prompt_logprobs(output),
         )
-
-    async def read_ahead(self, outputs: Sequence[RequestOutput]) -> None:
-        for output in outputs:
-            for found in output.outputs:
-                await self._reading.read_ahead(found)
 
     def _prompt_logprobs(self, output: RequestOutput) -> PromptLogprobs | UnsetType:
         if output.prompt_logprobs is None:
@@ -139,7 +84,7 @@ class ChatAnswer:
     def opening(self) -> list[ChatChunk]:
         """The role of each choice; the first chunk has the prompt's token ids, if asked for."""
         delta = ChatDelta(role=ROLE, content="", refusal=None)
-        chunks = [self._chunk([_piece(index, delta)]) for index in range(self._body.n or 1)]
+        chunks = [self._chunk([_choice(index, delta)]) for index in range(self._body.n or 1)]
         chunks[0].prompt_token_ids = self._prompt_token_ids
         return chunks
 
@@ -148,42 +93,90 @@ class ChatAnswer:
     ) -> list[ChatChunk]:
         """The chunks for new text: one for each run of content, reasoning or calls, in the order
         of the text."""
-        deltas = self._reading.deltas(found)
-        choices = [_piece(found.index, delta) for delta in deltas or [ChatDelta()]]
+        piece = self._chat.reading.piece(found)
+        deltas = self._deltas(piece.deltas)
+        choices = [_choice(piece.index, delta) for delta in deltas or [ChatDelta()]]
         first, last = choices[0], choices[-1]
-        first.logprobs = self._logprobs(found)
+        first.logprobs = self._logprobs(piece)
         if self._body.return_token_ids:
-            first.token_ids = list(found.token_ids)
-        last.finish_reason = self._reading.end_reason(found)
-        if found.stop_reason is not None:
-            last.stop_reason = found.stop_reason
+            first.token_ids = list(piece.token_ids)
+        last.finish_reason = self._reason(piece)
+        if piece.stop is not None:
+            last.stop_reason = piece.stop
         has_news = deltas or last.finish_reason or first.logprobs or first.token_ids
         return [self._chunk([choice]) for choice in choices] if has_news else []
 
-    def closing(self, usage: Usage) -> ChatChunk:
+    def closing(self, counts: TokenCounts) -> ChatChunk:
         chunk = self._chunk([])
-        chunk.usage = self._reading.with_reasoning_tokens(usage)
+        chunk.usage = make_usage(self._chat.reading.with_reasoning(counts))
         return chunk
 
     def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
-        head = self.head
+        head = self._head
         return ChatChunk(id=head.id, created=head.created, model=head.model, choices=choices)
 
-    def _choice(self, found: CompletionOutput) -> ChatChoice:
+    def _choice(self, piece: Piece) -> ChatChoice:
+        parsed = collect(piece.deltas)
+        calls = [self._call(call.name, call.arguments) for call in parsed.calls]
+        reasoning = parsed.reasoning if self._shows_reasoning else None
+        thoughts = UNSET if reasoning is None else reasoning
+        message = ChatMessage(
+            role=ROLE,
+            content="" if parsed.content is None and not calls else parsed.content,
+            tool_calls=calls or UNSET,
+            reasoning=thoughts,
+            reasoning_content=thoughts,
+        )
         return ChatChoice(
-            index=found.index,
-            message=self._reading.message(found),
-            logprobs=self._logprobs(found),
-            finish_reason=self._reading.end_reason(found),
-            stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
-            token_ids=list(found.token_ids) if self._body.return_token_ids else UNSET,
+            index=piece.index,
+            message=message,
+            logprobs=self._logprobs(piece),
+            finish_reason=self._reason(piece),
+            stop_reason=UNSET if piece.stop is None else piece.stop,
+            token_ids=list(piece.token_ids) if self._body.return_token_ids else UNSET,
         )
 
-    def _logprobs(self, found: CompletionOutput) -> ChatLogprobs | None:
-        if not found.logprobs:
+    def _deltas(self, deltas: Sequence[Delta]) -> list[ChatDelta]:
+        """The deltas; pieces of calls that follow each other are one."""
+        found: list[ChatDelta] = []
+        for kind, run in groupby(deltas, type):
+            if kind is ToolCallDelta:
+                calls = [self._call_piece(d) for d in run if isinstance(d, ToolCallDelta)]
+                found.append(ChatDelta(tool_calls=calls))
+                continue
+            for delta in run:
+                if isinstance(delta, ContentDelta):
+                    found.append(ChatDelta(content=delta.text))
+                elif isinstance(delta, ReasoningDelta) and self._shows_reasoning:
+                    text = delta.text
+                    found.append(ChatDelta(reasoning=text, reasoning_content=text))
+        return found
+
+    def _call_piece(self, delta: ToolCallDelta) -> ChatToolCall:
+        """A piece of a call. Its first piece has id, type and name."""
+        if delta.name is None:
+            function = FunctionCall(arguments=delta.arguments)
+            return ChatToolCall(index=delta.index, function=function)
+        piece = self._call(delta.name, delta.arguments)
+        piece.index = delta.index
+        return piece
+
+    def _call(self, name: str, arguments: str) -> ChatToolCall:
+        return ChatToolCall(
+            id=self._chat.new_call_id(),
+            type="function",
+            function=FunctionCall(name=name, arguments=arguments),
+        )
+
+    def _reason(self, piece: Piece) -> EndReason | None:
+        """In OpenAI's API, a function that had to be called ends with "stop"."""
+        return "stop" if self._is_named and piece.reason == "tool_calls" else piece.reason
+
+    def _logprobs(self, piece: Piece) -> ChatLogprobs | None:
+        if not piece.logprobs:
             return None
-        return chat_logprobs(found.logprobs, self._names)
+        return ChatLogprobs(content=content_logprobs(piece.logprobs, self._names))
 
 
-def _piece(index: int, delta: ChatDelta) -> ChatChunkChoice:
+def _choice(index: int, delta: ChatDelta) -> ChatChunkChoice:
     return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=None)

@@ -8,36 +8,42 @@ from typing import Protocol
 
 import msgspec
 from anyio import to_thread
+from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
-from ...core.outputs import CompletionOutput, FinishReason, RequestOutput
-from ..http.errors import APIError, shutting_down
-from .context import make_usage
-from .reading.bodies import StreamOptions
-from .responses import ChatChunk, CompletionResponse, EndReason, Usage
-from .streams import RequestSet
+from ...core.outputs import CompletionOutput, RequestOutput
+from ..http.errors import error_body
+from ..serving.answers import LONG_ANSWER, Outputs, TokenCounts, TokenTally
+from ..serving.context import context_of
+from ..serving.reading.fields import StreamOptions
+from ..serving.sse import KEEP_ALIVE, EventStream, Framing, data_line, encode
+from ..serving.streams import RequestSet, check_ends
+from .reading.bodies import SamplingFields
+from .responses import (
+    ChatChunk,
+    CompletionResponse,
+    CompletionTokensDetails,
+    PromptTokensDetails,
+    Usage,
+)
 
-LONG_ANSWER = 2048
-"""Tokens. The end of a longer answer is computed in a thread, because counting its reasoning tokens
-takes 3 us per token."""
 Chunk = ChatChunk | CompletionResponse
-
-_END_REASONS: dict[FinishReason | None, EndReason] = {
-    FinishReason.STOP: "stop",
-    FinishReason.LENGTH: "length",
-}
-"""OpenAI has no value for a request that was ended early: `check_ends` makes it an error."""
+CHUNKS = Framing(
+    event=lambda chunk: data_line(encode(chunk)),
+    error=lambda error: data_line(error_body(error)),
+    end=b"data: [DONE]\n\n",
+    keep_alive=KEEP_ALIVE,
+)
+"""The framing of completions and chat completions, whose events have no names."""
 
 
 class Answer(Protocol):
     """Builds the answer of a call from the engine's outputs."""
 
-    def whole(self, outputs: Sequence[RequestOutput], usage: Usage) -> msgspec.Struct:
+    def whole(self, outputs: Outputs, counts: TokenCounts) -> msgspec.Struct:
         """The complete answer, for a request without streaming; `outputs`: one per prompt."""
-        ...
-
-    async def read_ahead(self, outputs: Sequence[RequestOutput]) -> None:
-        """Parse complete outputs in the event loop, before another thread calls `whole`."""
         ...
 
     def opening(self) -> Iterable[Chunk]:
@@ -50,38 +56,29 @@ class Answer(Protocol):
         """The chunks for new output of one completion; none if it has nothing for the client."""
         ...
 
-    def closing(self, usage: Usage) -> Chunk:
+    def closing(self, counts: TokenCounts) -> Chunk:
         """A chunk without choices, with the usage at the end."""
         ...
 
 
-class UsageTally:
-    """Counts the tokens of a call while its outputs arrive."""
-
-    def __init__(self, num_prompt_tokens: int) -> None:
-        self._num_prompt_tokens = num_prompt_tokens
-        self._num_tokens = 0
-        self._latest: dict[int, RequestOutput] = {}
-
-    def count(self, prompt: int, output: RequestOutput, found: CompletionOutput) -> None:
-        """Count the new tokens of one completion."""
-        self._latest[prompt] = output
-        self._num_tokens += len(found.token_ids)
-
-    def usage(self) -> Usage:
-        return make_usage(self._num_prompt_tokens, self._num_tokens, list(self._latest.values()))
+def event_stream(
+    request: Request, requests: RequestSet, answer: Answer, body: SamplingFields
+) -> Response:
+    """Send an answer as events. The requests are closed at its end, or when the client leaves."""
+    chunks = _chunks(answer, requests, body.stream_options, context_of(request).engine)
+    return EventStream(request, requests, chunks, CHUNKS)
 
 
-async def stream_chunks(
+async def _chunks(
     answer: Answer, requests: RequestSet, options: StreamOptions | None, engine: EngineClient
 ) -> AsyncIterator[Chunk]:
     """All chunks of a stream. Raises APIError where a request was ended early."""
-    tally = UsageTally(requests.num_prompt_tokens)
+    tally = TokenTally(requests.num_prompt_tokens)
     wants_usage, is_continuous = _usage_wishes(options)
 
     def with_usage(chunk: Chunk) -> Chunk:
         if is_continuous:
-            chunk.usage = tally.usage()
+            chunk.usage = make_usage(tally.counts())
         return chunk
 
     for chunk in answer.opening():
@@ -96,43 +93,10 @@ async def stream_chunks(
                 yield with_usage(chunk)
         check_ends((output,), engine)
     if wants_usage:
-        usage = tally.usage()
-        is_long = usage.completion_tokens > LONG_ANSWER
-        close = partial(answer.closing, usage)
+        counts = tally.counts()
+        is_long = counts.completion > LONG_ANSWER
+        close = partial(answer.closing, counts)
         yield await to_thread.run_sync(close) if is_long else close()
-
-
-def total_usage(requests: RequestSet, outputs: Sequence[RequestOutput]) -> Usage:
-    """The usage of a whole answer; `outputs`: one per prompt."""
-    tally = UsageTally(requests.num_prompt_tokens)
-    for prompt, output in enumerate(outputs):
-        for found in output.outputs:
-            tally.count(prompt, output, found)
-    return tally.usage()
-
-
-def check_ends(outputs: Iterable[RequestOutput], engine: EngineClient) -> None:
-    """Raise APIError if a completion was ended early: 504 by its time limit, 503 otherwise."""
-    for output in outputs:
-        for found in output.outputs:
-            if found.finish_reason is FinishReason.ABORT:
-                raise _early_end(found, engine)
-
-
-def end_reason(found: CompletionOutput) -> EndReason | None:
-    """OpenAI's `finish_reason`; None for a completion that goes on or was ended early."""
-    return _END_REASONS.get(found.finish_reason)
-
-
-def _early_end(found: CompletionOutput, engine: EngineClient) -> APIError:
-    if found.stop_reason == "request_timeout":
-        seconds = engine.config.request_timeout
-        own = "" if seconds is None else f" or the {seconds:g} seconds of --request-timeout"
-        text = f"the request took longer than its request_timeout{own}"
-        return APIError(504, text, code="request_timeout")
-    if engine.load().is_draining:
-        return shutting_down("the server is shutting down and ended this request")
-    return APIError(503, "the server ended this request early", code="aborted")
 
 
 def _usage_wishes(options: StreamOptions | None) -> tuple[bool, bool]:
@@ -141,3 +105,27 @@ def _usage_wishes(options: StreamOptions | None) -> tuple[bool, bool]:
         return False, False
     is_continuous = bool(options.continuous_usage_stats)
     return bool(options.include_usage) or is_continuous, is_continuous
+
+
+def make_usage(counts: TokenCounts) -> Usage:
+    """The numbers of tokens in OpenAI's shape."""
+    return Usage(
+        prompt_tokens=counts.prompt,
+        completion_tokens=counts.completion,
+        total_tokens=counts.prompt + counts.completion,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
+        completion_tokens_details=_details(counts),
+    )
+
+
+def _details(counts: TokenCounts) -> CompletionTokensDetails | UnsetType:
+    """Draft tokens if there were any, and reasoning tokens if they were counted."""
+    if not counts.drafted and counts.reasoning is None:
+        return UNSET
+    details = CompletionTokensDetails()
+    if counts.drafted:
+        details.accepted_prediction_tokens = counts.accepted
+        details.rejected_prediction_tokens = counts.drafted - counts.accepted
+    if counts.reasoning is not None:
+        details.reasoning_tokens = counts.reasoning
+    return details

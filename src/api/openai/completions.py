@@ -10,19 +10,21 @@ from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ...core.outputs import CompletionOutput, RequestOutput
+from ..chat.grammar_fields import naming_field
+from ..chat.logprobs import TokenNames
+from ..chat.reading import END_REASONS
 from ..http.ignored_fields import name_ignored
-from .chunks import end_reason
-from .context import AnswerHead, check_fan_out, context_of, make_head
-from .logprobs import Scored, TokenNames, completion_logprobs, prompt_logprobs, scored_prompt
+from ..serving.answers import Outputs, TokenCounts, whole_answer
+from ..serving.context import AnswerHead, check_fan_out, context_of, make_head
+from ..serving.reading.request_reading import compute, read_body
+from ..serving.request_options import request_options
+from ..serving.streams import submit_all
+from .chunks import event_stream, make_usage
+from .logprobs import Scored, completion_logprobs, prompt_logprobs, scored_prompt
 from .prompts import Prompt, read_prompts, tokenized
 from .reading.bodies import CompletionBody
-from .reading.grammar_fields import ignored_paths, naming_field
-from .reading.request_reading import check_combinations, compute, read_body
-from .request_options import request_options
-from .responses import CompletionChoice, CompletionResponse, PromptLogprobs, Usage
-from .sampling import completion_params
-from .sse import respond
-from .streams import submit_all
+from .reading.requests import check_combinations, completion_params, grammar_fields
+from .responses import CompletionChoice, CompletionResponse, PromptLogprobs
 
 
 async def create_completion(request: Request) -> Response:
@@ -37,7 +39,8 @@ async def create_completion(request: Request) -> Response:
     options = request_options(request, body, "cmpl", context.settings.metadata_headers)
     params = await compute(request, completion_params, body, engine)
     adds_special = body.add_special_tokens is not False
-    with naming_field(body):
+    fields = grammar_fields(body)
+    with naming_field(fields.param):
         requests = await submit_all(
             request,
             await tokenized(prompts, engine, add_special_tokens=adds_special),
@@ -45,10 +48,13 @@ async def create_completion(request: Request) -> Response:
             options,
             is_streamed=bool(body.stream),
         )
-    name_ignored(request.scope, ignored_paths(body, requests.ignored_keywords))
+    ignored = [f"{fields.param}.{keyword}" for keyword in requests.ignored_keywords]
+    name_ignored(request.scope, ignored)
     head = make_head(requests.request_id, engine.model_name)
     answer = _Answer(body, head, engine, prompts)
-    return await respond(request, requests, answer, body)
+    if body.stream:
+        return event_stream(request, requests, answer, body)
+    return await whole_answer(request, requests, answer.whole)
 
 
 class _Answer:
@@ -72,18 +78,15 @@ class _Answer:
         self._echoed: dict[int, list[Scored]] = {}
         """The scored tokens of each prompt that is echoed with log-probabilities."""
 
-    def whole(self, outputs: Sequence[RequestOutput], usage: Usage) -> CompletionResponse:
+    def whole(self, outputs: Outputs, counts: TokenCounts) -> CompletionResponse:
         choices = [
             self._choice(prompt, output, found)
             for prompt, output in enumerate(outputs)
             for found in output.outputs
         ]
         answer = self._chunk(choices)
-        answer.usage = usage
+        answer.usage = make_usage(counts)
         return answer
-
-    async def read_ahead(self, outputs: Sequence[RequestOutput]) -> None:
-        """Nothing is parsed."""
 
     def opening(self) -> tuple[CompletionResponse, ...]:
         return ()
@@ -95,9 +98,9 @@ class _Answer:
         has_news = choice.text or choice.finish_reason or choice.logprobs or choice.token_ids
         return [self._chunk([choice])] if has_news else []
 
-    def closing(self, usage: Usage) -> CompletionResponse:
+    def closing(self, counts: TokenCounts) -> CompletionResponse:
         answer = self._chunk([])
-        answer.usage = usage
+        answer.usage = make_usage(counts)
         return answer
 
     def _chunk(self, choices: list[CompletionChoice]) -> CompletionResponse:
@@ -126,7 +129,7 @@ class _Answer:
             index=index,
             text=self._echo(prompt, output) + found.text if is_first else found.text,
             logprobs=logprobs,
-            finish_reason=end_reason(found),
+            finish_reason=END_REASONS.get(found.finish_reason),
             stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
             token_ids=list(found.token_ids) if with_ids else UNSET,
             prompt_token_ids=list(output.prompt_token_ids) if with_ids and is_first else UNSET,

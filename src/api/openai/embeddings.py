@@ -15,19 +15,18 @@ from ...core.outputs import RequestOutput
 from ...core.pooling import Pooling, PoolingParams
 from ...core.request_options import RequestOptions
 from ...core.sampling_params import SamplingParams
-from ..http.errors import APIError
-from .chunks import check_ends
-from .context import context_of
+from ..http.errors import APIError, own_names
+from ..serving.context import context_of
+from ..serving.reading.request_reading import compute, read_body
+from ..serving.request_options import request_options
+from ..serving.server_timing import show_times
+from ..serving.sse import json_response
+from ..serving.streams import check_ends, final_unless_disconnected, submit_all
 from .prompts import Prompt, read_prompts, tokenized
 from .reading.embeddings import EmbeddingsBody
-from .reading.field_names import EMBEDDINGS
-from .reading.request_reading import compute, read_body
-from .request_options import request_options
 from .responses import Embedding, EmbeddingsResponse, EmbeddingUsage
-from .server_timing import show_times
-from .sse import json_response
-from .streams import final_unless_disconnected, submit_all
 
+NAMES = {"prompt": "input"}
 MAX_INPUTS = 2048
 """Maximum number of inputs of one call, as in OpenAI's API."""
 _AT_ONCE = 64
@@ -43,7 +42,7 @@ async def create_embeddings(request: Request) -> Response:
     pooling = PoolingParams(dimensions=body.dimensions, use_activation=body.normalize is not False)
     pooling.check(engine.info.hidden_size)
     options = request_options(request, body, "embd", context.settings.metadata_headers)
-    with EMBEDDINGS.in_errors():
+    with own_names(NAMES):
         outputs = await _all_outputs(request, body, engine, options)
     show_times(request.scope, outputs)
     # In a thread, because thousands of vectors take seconds.

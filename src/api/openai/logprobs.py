@@ -1,54 +1,17 @@
-"""Log-probabilities in the shapes of OpenAI's two endpoints, and vLLM's shape for prompts."""
+"""Log-probabilities in the shape of /v1/completions, and vLLM's shape for prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from ...core.interfaces import Tokenizer
 from ...core.plan import TokenLogprobs
+from ..chat.logprobs import LEAST, TokenNames
 from .responses import (
-    ChatLogprobs,
     CompletionLogprobs,
-    ContentLogprob,
     PromptTokenLogprob,
-    TopLogprob,
 )
-
-LEAST = -9999.0
-"""Stands for a log-probability of minus infinity, which JSON does not have."""
-
-ID = "token_id:"
-"""Begins a token's name under `return_tokens_as_token_ids`, as in vLLM."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenNames:
-    """How an answer writes tokens: as text, or as ids."""
-
-    tokenizer: Tokenizer
-    as_ids: bool
-
-    def text(self, token_id: int) -> str:
-        """A token's text; bytes that are not UTF-8 become U+FFFD."""
-        if self.as_ids:
-            return f"{ID}{token_id}"
-        return self.raw(token_id).decode("utf-8", errors="replace")
-
-    def unique(self, token_id: int) -> str:
-        """A token's text, or `bytes:\\xf0\\x9f` as OpenAI writes it if the bytes are not whole
-        characters. Tokens that are different parts of characters keep different names."""
-        raw = self.raw(token_id)
-        try:
-            return f"{ID}{token_id}" if self.as_ids else raw.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
-
-    def raw(self, token_id: int) -> bytes:
-        """The bytes that a token stands for."""
-        return self.tokenizer.token_bytes(token_id)
-
 
 Scored = tuple[int, TokenLogprobs | None]
 """A token id and its log-probability. The first token of a prompt has none."""
@@ -109,28 +72,6 @@ def _by_id(found: TokenLogprobs, names: TokenNames, num_top: int) -> dict[str, P
         )
         for rank, token_id, value in chain(top, ((found.rank, found.token_id, found.logprob),))
     }
-
-
-def chat_logprobs(logprobs: Sequence[TokenLogprobs], names: TokenNames) -> ChatLogprobs:
-    """Logprobs in the shape of /v1/chat/completions, one entry per token."""
-    return ChatLogprobs(content=[_content(found, names) for found in logprobs])
-
-
-def _content(found: TokenLogprobs, names: TokenNames) -> ContentLogprob:
-    return ContentLogprob(
-        token=names.text(found.token_id),
-        logprob=max(found.logprob, LEAST),
-        bytes=list(names.raw(found.token_id)),
-        top_logprobs=[_top(token_id, value, names) for token_id, value in found.top],
-    )
-
-
-def _top(token_id: int, logprob: float, names: TokenNames) -> TopLogprob:
-    return TopLogprob(
-        token=names.text(token_id),
-        logprob=max(logprob, LEAST),
-        bytes=list(names.raw(token_id)),
-    )
 
 
 def _num_chars(raw: bytes) -> int:

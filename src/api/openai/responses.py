@@ -7,8 +7,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-EndReason = Literal["stop", "length", "tool_calls"]
-"""Values of `finish_reason`. An answer that was ended early is an error instead."""
+from ..chat.logprobs import ContentLogprob
+from ..chat.reading import EndReason
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):
@@ -71,19 +71,6 @@ class CompletionResponse(msgspec.Struct, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType = UNSET
-
-
-class TopLogprob(msgspec.Struct, kw_only=True):
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class ContentLogprob(msgspec.Struct, kw_only=True):
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
 
 
 class ChatLogprobs(msgspec.Struct, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..openai.responses import ContentLogprob
+from ..chat.logprobs import ContentLogprob
 from .bodies import FunctionChoice, FunctionTool, ReasoningOptions, TextFormat
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]

@@ -7,27 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from ...core.request_options import MAX_CACHE_SALT, MAX_USER
 from ...core.sampling_params import RESPONSES, body_struct
-from ..openai.reading.bodies import (
-    MAX_MESSAGES,
-    MAX_PARTS,
-    MAX_TOOLS,
-    FunctionNameText,
-    Ignored,
-    IgnoredText,
-    Metadata,
-    ModelName,
-    Name,
-    PositiveCount,
-    ReasoningEffort,
-    Schema,
-    Seconds,
-    StreamOptions,
-    StructuredOutputs,
-    Text,
-)
-from ..openai.reading.unsupported import Unsupported, UnsupportedFields
+from ..serving.reading import fields
+from ..serving.reading.unknown_fields import Unsupported, UnsupportedFields
 
 ItemType = Literal[
     "message", "function_call", "function_call_output", "reasoning", "item_reference"
@@ -57,7 +39,7 @@ class InputPart(msgspec.Struct, kw_only=True):
     refusal: str | None = None
 
 
-Content = str | Annotated[list[InputPart], Meta(max_length=MAX_PARTS)]
+Content = str | Annotated[list[InputPart], Meta(max_length=fields.MAX_PARTS)]
 
 
 class InputItem(msgspec.Struct, kw_only=True):
@@ -77,7 +59,7 @@ class InputItem(msgspec.Struct, kw_only=True):
     arguments: str | None = None
     output: Content | None = None
     # Ignored: the content of a reasoning item is its text.
-    summary: list[Ignored] | None = None
+    summary: list[fields.Ignored] | None = None
     encrypted_content: str | None = None
 
 
@@ -85,7 +67,7 @@ class FunctionTool(msgspec.Struct, kw_only=True):
     """A function that the model may call; `parameters` is a JSON schema."""
 
     type: Literal["function"]
-    name: FunctionNameText
+    name: fields.FunctionNameText
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -106,7 +88,7 @@ class AllowedFunctions(msgspec.Struct, kw_only=True, tag_field="type", tag="allo
     """The model sees all tools, but may call only these."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[AllowedFunction], Meta(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[AllowedFunction], Meta(min_length=1, max_length=fields.MAX_TOOLS)]
 
 
 FunctionChoice = Literal["none", "auto", "required"] | NamedFunction | AllowedFunctions
@@ -116,9 +98,9 @@ class TextFormat(msgspec.Struct, kw_only=True):
     """The form of the text; the type "json_schema" needs a `schema`."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: Text | None = None
+    name: fields.Text | None = None
     description: str | None = None
-    schema: Schema | None = None
+    schema: fields.Schema | None = None
     strict: bool | None = None
 
 
@@ -128,7 +110,7 @@ class TextOptions(msgspec.Struct, kw_only=True):
 
 
 class ReasoningOptions(msgspec.Struct, kw_only=True):
-    effort: ReasoningEffort | None = None
+    effort: fields.ReasoningEffort | None = None
     # Ignored: reasoning is not summarized.
     summary: str | None = None
     generate_summary: str | None = None
@@ -136,7 +118,7 @@ class ReasoningOptions(msgspec.Struct, kw_only=True):
 
 if TYPE_CHECKING:
 
-    class Sampled(msgspec.Struct, kw_only=True):
+    class Sampled(fields.Sender, kw_only=True):
         """The declared parameters. These are read by name, all others as a group."""
 
         frequency_penalty: float | None = None
@@ -144,41 +126,36 @@ if TYPE_CHECKING:
         temperature: float | None = None
         top_p: float | None = None
 else:
-    Sampled = body_struct(RESPONSES)
+    Sampled = body_struct(RESPONSES, fields.Sender)
 
 
 class ResponsesBody(Sampled, kw_only=True):
     """The body of POST /v1/responses."""
 
-    model: ModelName | None = None
-    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    model: fields.ModelName | None = None
+    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=fields.MAX_MESSAGES)]
     instructions: str | None = None
     include: Annotated[list[Include], Meta(max_length=16)] | None = None
-    max_output_tokens: PositiveCount | None = None
-    metadata: Metadata | None = None
+    max_output_tokens: fields.PositiveCount | None = None
     reasoning: ReasoningOptions | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: fields.StreamOptions | None = None
     parallel_tool_calls: bool | None = None
-    structured_outputs: StructuredOutputs | None = None
+    structured_outputs: fields.StructuredOutputs | None = None
     text: TextOptions | None = None
     tool_choice: FunctionChoice | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=fields.MAX_TOOLS)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
     """Needs "message.output_text.logprobs" in `include`."""
-    user: Annotated[str, Meta(max_length=MAX_USER)] | None = None
     # vLLM's additions
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
-    request_id: Name | None = None
-    request_timeout: Seconds | None = None
-    """The request ends after this time; tokenmill's own field."""
     # Hints, which never change an answer; the first three are sent back
     max_tool_calls: int | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
-    prompt_cache_options: Ignored | None = None
-    prompt_cache_retention: IgnoredText | None = None
+    prompt_cache_options: fields.Ignored | None = None
+    prompt_cache_retention: fields.IgnoredText | None = None
+
+    NESTED: ClassVar[fields.NestedFields] = {"stream_options": fields.StreamOptions}
 
     UNSUPPORTED: ClassVar[UnsupportedFields] = {
         "background": Unsupported("answers are not computed in the background", (False,)),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from ..openai.responses import ChatToolCall, ContentLogprob
+from ..chat.logprobs import ContentLogprob
 from .answers import (
     FunctionCallItem,
     ItemStatus,
@@ -105,12 +105,14 @@ class ReasoningWriter:
 
 
 class CallWriter:
-    """Writes the call of a function, whose first piece is `call`."""
+    """Writes the call of a function."""
 
-    def __init__(self, call: ChatToolCall, response_id: str, index: int) -> None:
-        assert call.id and call.function.name, "a call begins with its id and name"
+    def __init__(
+        self, name: str | None, new_call_id: Callable[[], str], response_id: str, index: int
+    ) -> None:
+        assert name, "a call begins with its name"
         self._id, self._index = f"fc_{response_id}_{index}", index
-        self._call_id, self._name = call.id, call.function.name
+        self._call_id, self._name = new_call_id(), name
         self._arguments = ""
 
     def open(self) -> Iterator[Event]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from ..openai.responses import ChatDelta, ContentLogprob
+from ...core.contract.parsing.answers import ContentDelta, Delta, ReasoningDelta, ToolCallDelta
+from ..chat.logprobs import ContentLogprob
 from .answers import ItemStatus, OutputItem
 from .items import CallWriter, ItemWriter, MessageWriter, ReasoningWriter
 from .stream_events import Event
@@ -14,7 +15,8 @@ from .stream_events import Event
 class Output:
     """The items of one response. At most one is open at a time."""
 
-    def __init__(self, response_id: str) -> None:
+    def __init__(self, response_id: str, new_call_id: Callable[[], str]) -> None:
+        self._new_call_id = new_call_id
         self._response_id = response_id
         self._done: list[OutputItem] = []
         self._open: ItemWriter | None = None
@@ -23,17 +25,20 @@ class Output:
         self._held: list[ContentLogprob] = []
         """Log-probabilities of tokens whose text is held back. They belong to the next message."""
 
-    def take(self, delta: ChatDelta, logprobs: Sequence[ContentLogprob] = ()) -> Iterator[Event]:
-        """The events for a piece of a choice."""
-        if delta.reasoning:
-            yield from self._add("reasoning", ReasoningWriter, delta.reasoning)
-        self._held += logprobs
-        if delta.content or (self._held and self._key == "message"):
-            held, self._held = self._held, []
-            yield from self._add("message", MessageWriter, delta.content or "", held)
-        for call in delta.tool_calls or ():
-            make = partial(CallWriter, call)
-            yield from self._add(call.index, make, call.function.arguments)
+    def take(self, deltas: Sequence[Delta], logprobs: Sequence[ContentLogprob]) -> Iterator[Event]:
+        """The events for a piece of the answer. Reasoning has no log-probabilities."""
+        for delta in deltas or (ContentDelta(""),):
+            if isinstance(delta, ReasoningDelta):
+                yield from self._add("reasoning", ReasoningWriter, delta.text)
+            self._held += logprobs
+            logprobs = ()
+            text = delta.text if isinstance(delta, ContentDelta) else ""
+            if text or (self._held and self._key == "message"):
+                held, self._held = self._held, []
+                yield from self._add("message", MessageWriter, text, held)
+            if isinstance(delta, ToolCallDelta):
+                make = partial(CallWriter, delta.name, self._new_call_id)
+                yield from self._add(delta.index, make, delta.arguments)
 
     def close(self, status: ItemStatus) -> Iterator[Event]:
         """The end of the open item, if there is one. A response has at least one item."""

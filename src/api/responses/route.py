@@ -9,38 +9,41 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
-from ..openai.chat import start_chat
-from ..openai.chunks import stream_chunks
-from ..openai.context import AnswerHead, context_of
-from ..openai.reading.field_names import RESPONSES
-from ..openai.reading.request_reading import compute, read_body
-from ..openai.sse import (
-    CHUNKS,
-    KEEP_ALIVE,
-    EventStream,
-    named_events,
-    whole_answer,
-)
+from ..chat.start import start_chat
+from ..http.errors import error_body
+from ..serving.answers import whole_answer
+from ..serving.context import AnswerHead
+from ..serving.reading.request_reading import read_body
+from ..serving.sse import KEEP_ALIVE, EventStream, data_line, named_events
 from .answers import ResponseObject, TextSettings
 from .bodies import ReasoningOptions, ResponsesBody, TextFormat
-from .conversation import chat_body
+from .conversation import read_chat
 from .writer import response_events, whole_response
 
-EVENTS = named_events(CHUNKS.error, KEEP_ALIVE)
+EVENTS = named_events(lambda error: data_line(error_body(error)), KEEP_ALIVE)
+NAMES = {
+    "prompt": "input",
+    "chat_template_kwargs.reasoning_effort": "reasoning.effort",
+    "function.parameters": "parameters",
+    "messages[].tool_calls[].function": "input[]",
+    "messages[].tool_calls": "input[]",
+    "messages": "input",
+    "logprobs": "top_logprobs",
+    "max_tokens": "max_output_tokens",
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+}
 
 
 async def create_response(request: Request) -> Response:
     """The answer to an input, as one document or as server-sent events. Nothing is stored."""
     body = await read_body(request, ResponsesBody)
-    chat = await compute(request, chat_body, body)
-    requests, answer = await start_chat(request, chat, "resp", RESPONSES)
-    engine = context_of(request).engine
-    opening = _opening(body, answer.head, engine)
-    if not body.stream:
-        whole = partial(whole_response, opening, answer)
-        return await whole_answer(request, requests, answer, whole)
-    chunks = stream_chunks(answer, requests, chat.stream_options, engine)
-    return EventStream(request, requests, response_events(opening, chunks), EVENTS)
+    chat = await start_chat(request, read_chat, body, "resp", NAMES)
+    opening = _opening(body, chat.head, chat.context.engine)
+    if body.stream:
+        return EventStream(request, chat.requests, response_events(opening, chat), EVENTS)
+    whole = partial(whole_response, opening, chat)
+    return await whole_answer(request, chat.requests, whole, chat.reading.read_ahead)
 
 
 def _opening(body: ResponsesBody, head: AnswerHead, engine: EngineClient) -> ResponseObject:

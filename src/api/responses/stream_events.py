@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..openai.responses import ContentLogprob
+from ..chat.logprobs import ContentLogprob
 from .answers import OutputItem, OutputText, ReasoningText, ResponseObject
 
 

@@ -1,18 +1,18 @@
-"""Turns answers of chat completions into responses, whole and as events."""
+"""Writes the answers of chats as responses, whole and as events."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from itertools import count
 
 import msgspec
 
-from ...core.outputs import RequestOutput
+from ..chat.logprobs import TokenNames, content_logprobs
+from ..chat.reading import Finished, Piece
+from ..chat.start import Chat
 from ..http.errors import as_api_error
-from ..openai.chat import ChatAnswer
-from ..openai.chunks import Chunk
-from ..openai.responses import ChatChunk, EndReason, Usage
+from ..serving.answers import Outputs, TokenCounts
 from .answers import (
     IncompleteDetails,
     InputTokensDetails,
@@ -37,25 +37,19 @@ from .stream_events import (
 
 
 def whole_response(
-    opening: ResponseObject, answer: ChatAnswer, outputs: Sequence[RequestOutput], usage: Usage
+    opening: ResponseObject, chat: Chat, outputs: Outputs, counts: TokenCounts
 ) -> ResponseObject:
-    """The last response that the stream of a chat completion would have; `opening` is the first
-    one."""
-    (output,) = outputs
-    (found,) = output.outputs
-    writer = _Writer(opening)
-    chunks = [*answer.chunks(0, output, found), answer.closing(usage)]
-    *_, last = [event for chunk in chunks for event in writer.news(chunk)]
-    assert isinstance(last, LifecycleEvent), "the usage ends a stream"
+    """The last response that a stream would have; `opening` is the first one."""
+    writer = _Writer(opening, chat)
+    *_, last = [event for found in chat.whole(outputs, counts) for event in writer.news(found)]
+    assert isinstance(last, LifecycleEvent), "the end is the last event"
     return last.response
 
 
-async def response_events(
-    opening: ResponseObject, chunks: AsyncIterator[Chunk]
-) -> AsyncIterator[Event]:
-    """The numbered events of a streamed chat completion, whose last chunk has its usage."""
+async def response_events(opening: ResponseObject, chat: Chat) -> AsyncIterator[Event]:
+    """The numbered events of a streamed answer."""
     numbers = count()
-    async for event in _Writer(opening).events(chunks):
+    async for event in _Writer(opening, chat).events():
         event.sequence_number = next(numbers)
         yield event
 
@@ -63,37 +57,32 @@ async def response_events(
 class _Writer:
     """Writes one response. An error ends it with a failed response."""
 
-    def __init__(self, opening: ResponseObject) -> None:
+    def __init__(self, opening: ResponseObject, chat: Chat) -> None:
         self._opening = opening
-        self._output = Output(opening.id)
-        self._end: EndReason | None = None
+        self._chat = chat
+        self._names = TokenNames(chat.context.engine.tokenizer, as_ids=False)
+        self._output = Output(opening.id, chat.new_call_id)
 
-    async def events(self, chunks: AsyncIterator[Chunk]) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncIterator[Event]:
         yield ResponseCreated(response=self._opening)
         yield ResponseInProgress(response=self._opening)
         try:
-            async for chunk in chunks:
-                assert isinstance(chunk, ChatChunk), "a conversation is answered in chat's chunks"
-                for event in self.news(chunk):
+            async for found in self._chat.pieces():
+                for event in self.news(found):
                     yield event
         except Exception as error:
             for event in self._failed(error):
                 yield event
 
-    def news(self, chunk: ChatChunk) -> Iterator[Event]:
-        """The events for one chunk."""
-        for choice in chunk.choices:
-            self._end = choice.finish_reason or self._end
-            yield from self._output.take(
-                choice.delta, choice.logprobs.content if choice.logprobs else ()
-            )
-        if chunk.usage:
-            yield from self._last(chunk.usage)
-
-    def _last(self, usage: Usage) -> Iterator[Event]:
-        status = _status(self._end)
+    def news(self, found: Piece | Finished) -> Iterator[Event]:
+        """The events for a piece of the answer, or for its end."""
+        if isinstance(found, Piece):
+            logprobs = content_logprobs(found.logprobs, self._names)
+            yield from self._output.take(found.deltas, logprobs)
+            return
+        status: ItemStatus = "incomplete" if found.reason == "length" else "completed"
         yield from self._output.close(status)
-        ended = _ended(self._opening, self._output.items(), status, usage)
+        ended = _ended(self._opening, self._output.items(), status, found.counts)
         kind = ResponseCompleted if status == "completed" else ResponseIncomplete
         yield kind(response=ended)
 
@@ -110,12 +99,8 @@ class _Writer:
         )
 
 
-def _status(reason: EndReason | None) -> ItemStatus:
-    return "incomplete" if reason == "length" else "completed"
-
-
 def _ended(
-    opening: ResponseObject, output: list[OutputItem], status: ItemStatus, usage: Usage
+    opening: ResponseObject, output: list[OutputItem], status: ItemStatus, counts: TokenCounts
 ) -> ResponseObject:
     return msgspec.structs.replace(
         opening,
@@ -123,18 +108,15 @@ def _ended(
         completed_at=int(time.time()) if status == "completed" else None,
         incomplete_details=IncompleteDetails() if status == "incomplete" else None,
         output=output,
-        usage=_usage(usage),
+        usage=_usage(counts),
     )
 
 
-def _usage(usage: Usage) -> ResponseUsage:
-    num_cached = usage.prompt_tokens_details.cached_tokens
-    details = usage.completion_tokens_details
-    num_reasoning = (details and details.reasoning_tokens) or 0
+def _usage(counts: TokenCounts) -> ResponseUsage:
     return ResponseUsage(
-        input_tokens=usage.prompt_tokens,
-        input_tokens_details=InputTokensDetails(cached_tokens=num_cached),
-        output_tokens=usage.completion_tokens,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=num_reasoning),
-        total_tokens=usage.total_tokens,
+        input_tokens=counts.prompt,
+        input_tokens_details=InputTokensDetails(cached_tokens=counts.cached),
+        output_tokens=counts.completion,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=counts.reasoning or 0),
+        total_tokens=counts.prompt + counts.completion,
     )

@@ -46,7 +46,7 @@ class AttentionSpec:
     backend chooses."""
     kv_cache_dtype: torch.dtype | None = None
     """An 8-bit type, one of the backend's `kv_cache_dtypes`. Keys and values are rounded to it in
-    the cache, at a scale of 1. All queries see rounded keys and values, also those of the same
+    the cache, at a scale of 1. All queries see rounded keys and values, even of the same
     step. None: the cache holds `dtype`."""
 
     @property
@@ -57,7 +57,7 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCapabilities:
-    """What a backend can do, apart from what its `reasons_against` depends on."""
+    """The capabilities of a backend, except those that its `reasons_against` checks."""
 
     kv_cache_layouts: Sequence[KVLayout] = ()
     """Layouts of the cache that it can use, best first. With them it can be paired with another
@@ -71,6 +71,9 @@ class AttentionCapabilities:
     builds: bool = False
     """It has a class method `build(spec, progress)`, which compiles its kernels. It is called
     before `reasons_against`, so that the user sees progress. It may raise BuildError."""
+    reports: bool = False
+    """It has a class method `on_this_machine()`: one line for each thing that it finds or misses on
+    this machine, for any model. `tokenmill plugins show` prints them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +109,7 @@ class AttentionBatch:
 
 
 class AttentionBackend(Protocol):
-    """Computes causal attention over a paged KV cache.
-
-    A class may also have a class method `on_this_machine()`, which `tokenmill plugins show` calls:
-    what the backend lacks on this machine for any model, one line each.
-    """
+    """Computes causal attention over a paged KV cache."""
 
     name: str
     capabilities: AttentionCapabilities
@@ -159,7 +158,7 @@ class GraphableBackend(AttentionBackend, Protocol):
 
     1. `begin_capture` once, before any request is served.
     2. Per graph: `prepare_capture`, then `forward` for every layer while the graph is captured.
-    3. Per step of as many decodes or fewer: `prepare_replay`, then the graph instead of `forward`.
+    3. Per step of at most that number of decodes: `prepare_replay`, then the graph, not `forward`.
 
     Other steps use `build_metadata` and `forward` at any time. Only one graph runs at a time, on
     the stream that fills its memory.

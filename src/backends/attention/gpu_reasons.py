@@ -46,7 +46,7 @@ def reasons_of_head_size(spec: AttentionSpec) -> list[str]:
 
 
 def reasons_of_machine() -> tuple[tuple[int, int] | None, list[str]]:
-    """Return the compute capability of this machine's GPU, and what is missing if there is none."""
+    """Return the compute capability of this machine's GPU, or None and the reason."""
     if not torch.cuda.is_available():
         return None, [f"no CUDA device: torch {torch.__version__} finds none"]
     capability = compute_capability(torch.device("cuda"))

@@ -1,6 +1,6 @@
 """Inputs of captured graphs of decodes: memory at addresses that stay the same in every replay.
 
-A graph is captured for a number of sequences and replayed for as many or fewer.
+A graph is captured for a number of sequences and replayed for that number or fewer.
 
 Shape suffixes: b sequences, m blocks of the longest block table.
 """

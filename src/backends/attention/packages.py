@@ -24,7 +24,7 @@ class Package:
     module: str
     """The submodule that is used: several distributions may share its parent package."""
     install: str
-    """How to install it, in a few words."""
+    """The way to install it, in a few words."""
 
     def reason_if_missing(self) -> str | None:
         """Say that the module is not installed, or return None; imports nothing."""

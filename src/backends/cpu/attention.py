@@ -36,7 +36,7 @@ _MAX_HEAD_SIZE = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CPUMetadata:
-    """How one step's work is divided, and the tensors that the plan points into."""
+    """The division of one step's work, and the tensors that the plan points into."""
 
     plan: AttentionPlan
     slot_mapping_t: torch.Tensor

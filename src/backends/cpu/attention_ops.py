@@ -19,7 +19,7 @@ from .native.structures import (
 
 
 class AttentionPlan:
-    """How the work of one step is divided among threads. Computed once, used by every layer."""
+    """The division of one step's work among threads. Computed once, used by every layer."""
 
     def __init__(self, ops: AttentionOps) -> None:
         """Allocate an empty plan. Raises MemoryError."""
@@ -31,7 +31,7 @@ class AttentionPlan:
 
 
 class AttentionOps:
-    """The library's attention functions. Those that compute run on all threads until done."""
+    """The library's attention functions. Functions that compute run on all threads until done."""
 
     def __init__(self, library: Library) -> None:
         pointer = ctypes.POINTER

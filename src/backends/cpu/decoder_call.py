@@ -109,7 +109,7 @@ class DecoderCall:
 
     def _begin(self, batch: InputBatch) -> torch.Tensor | None:
         """Receive the hidden states before the first layer. In the first stage, return new memory
-        for them: those of the step before may still be on their way to the next stage.
+        for them: the ones of the step before may still be on their way to the next stage.
 
         None: the model is not divided, so they stay within the call.
         """

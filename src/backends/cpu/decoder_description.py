@@ -12,8 +12,8 @@ from ..attention.base import AttentionBackend
 from ..linear.base import Projection
 from ..linear.torch import Linear
 from ..models.base import Model
-from ..models.decoder import Decoder, DecoderLayer, RMSNorm
-from ..models.feed_forward import ClampedGate, Experts, GatedNetwork
+from ..models.native.decoder import Decoder, DecoderLayer, RMSNorm
+from ..models.native.feed_forward import ClampedGate, Experts, GatedNetwork
 from ..models.pipeline_parallel import StagedDecoder
 from ..models.tensor_parallel import Gathered, Reduced
 from .attention import CPUAttention

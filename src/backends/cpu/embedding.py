@@ -46,7 +46,7 @@ class NativeEmbedding:
 
 
 def describe_embedding(embedding: Embedding) -> EmbeddingStruct | None:
-    """Where the rows of an embedding are, which the caller keeps alive. None: the library cannot
+    """The addresses of an embedding's rows, which the caller keeps alive. None: the library cannot
     read them."""
     if isinstance(embedding, NativeEmbedding):
         return EmbeddingStruct(packed=ctypes.pointer(embedding.packed.struct))

@@ -295,7 +295,7 @@ def _check_shapes(shape: tuple[int, ...], up_shape: tuple[int, ...] | None) -> N
 def _pack(
     struct: PackedLinearStruct, rows: WeightRowsStruct, arena: WeightArena | None
 ) -> PackedLinear:
-    """Pack `rows`. The structure has the rows of one matrix, also with gate and up."""
+    """Pack `rows`. The structure has the rows of one matrix, even if it has gate and up."""
     library, rows_each = load_library(), int(struct.n)
     if rows.up_rows is not None:
         struct.gate_up, struct.n = True, 2 * rows_each

@@ -71,7 +71,7 @@ class CPULinear:
     name = "cpu"
     capabilities = LinearCapabilities(builds=True, measures=True, looks_up=True)
     inputs = InputPrecision.INT8
-    """How products with packed weights take their inputs."""
+    """The precision of the inputs of products with packed weights."""
 
     def __init__(self, spec: LinearSpec) -> None:
         self._library = load_library()
@@ -215,7 +215,7 @@ class ExactCPULinear(CPULinear):
 
 
 def _has_kernels(spec: LinearSpec) -> bool:
-    """Whether products of this type are native: in float32 only those with weights in float16."""
+    """Whether products of this type are native. In float32, the weights must be in float16."""
     is_half = spec.dtype is torch.float32 and spec.format == FLOAT16
     return spec.dtype is torch.bfloat16 or is_half
 

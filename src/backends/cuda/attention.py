@@ -68,7 +68,7 @@ class CudaPagedAttention:
     name = "cuda-paged"
     graphs: GraphSupport = "decodes"
     capabilities = AttentionCapabilities(
-        kv_cache_layouts=(KVLayout.HEADS,), kv_cache_dtypes=FP8_DTYPES, builds=True
+        kv_cache_layouts=(KVLayout.HEADS,), kv_cache_dtypes=FP8_DTYPES, builds=True, reports=True
     )
 
     @classmethod

@@ -1,7 +1,7 @@
 """Builds the native CUDA library with the user's nvcc, once per version of torch and its sources.
 
 The library uses torch's stable ABI, so one build works with every torch from 2.11 on, and it loads
-also if torch has no CUDA. A library beside this file, built ahead of time, is preferred.
+even if torch has no CUDA. A library next to this file, built ahead of time, is preferred.
 """
 
 from __future__ import annotations

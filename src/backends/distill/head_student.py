@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from ...core.interfaces import Progress
 from ..linear.base import ACTIVATIONS
 from ..linear.torch import GateUp, Head, Linear
-from ..models.decoder import RMSNorm
 from ..models.draft_head import HIDDEN_ACT, DraftHead, DraftHeadConfig
+from ..models.native.decoder import RMSNorm
 from ..weights.config.model_config import ModelConfig
 from .generation import Answer
 

@@ -2,7 +2,7 @@
 
 A head continues from its own states, so training includes this: after a position the head also
 predicts the second and third token, given the tokens between. This is done for a fraction of the
-positions only, because each later token costs as much as a first one.
+positions only, because each later token has the cost of a first one.
 
 Shape suffixes: p places (generated tokens), r rows, e hidden size, d logits of the head.
 """

@@ -9,7 +9,12 @@ from collections.abc import Sequence
 
 import torch
 
-from ...core.contract.speculation import Draft, ProposalBatch, SpeculationLimits, SpeculationSupport
+from ...core.contract.providers.speculation import (
+    Draft,
+    ProposalBatch,
+    SpeculationLimits,
+    SpeculationSupport,
+)
 
 
 class HiddenRecorder:

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 
 from ...core.errors import ConfigError
-from ..models.decoder import DecoderLayer
-from ..models.feed_forward import GatedNetwork
+from ..models.native.decoder import DecoderLayer
+from ..models.native.feed_forward import GatedNetwork
 from ..text.tokenizer import HFTokenizer
 from ..weights.config.architectures import BY_NAME
 from ..weights.config.model_config import DRAFT_HEAD, ModelConfig

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from ...core.interfaces import no_progress
 from ..linear.base import Projection
 from ..linear.torch import EmbeddingTable, GateUp, Head, Linear
-from ..models.decoder import Decoder, DecoderLayer
-from ..models.loader import load_decoder
+from ..models.native.decoder import Decoder, DecoderLayer
+from ..models.native.loader import load_decoder
 from ..weights.config.model_config import ModelConfig
 from .pruned import PrunedCheckpoint
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from ...core.contract.speculation import Draft, ProposalBatch
+from ...core.contract.providers.speculation import Draft, ProposalBatch
 from ..linear.base import Embedding
 from ..models.draft_head import DraftHead
 from ..state.request_state import RequestState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from ...core.contract.speculation import Draft, ProposalBatch
+from ...core.contract.providers.speculation import Draft, ProposalBatch
 from ...core.log import get_logger
 from ..attention.base import AttentionSpec
 from ..linear.base import Embedding

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ...core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from ...core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from ...core.plan import Grant, StepPlan
 from ..attention.base import AttentionBackend
 from ..running.runner import StepModel

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from ...core.contract.speculation import Draft
+from ...core.contract.providers.speculation import Draft
 from ..sampling.ops import SamplingOps
 from ..state.draft_probs import DraftProbs
 from ..state.request_state import RequestState

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...core.config import EngineConfig
-from ...core.contract.speculation import (
+from ...core.contract.providers.speculation import (
     Draft,
     DraftModel,
     ProposalBatch,
@@ -96,7 +96,7 @@ class DraftSupport:
 
     @property
     def name(self) -> str | None:
-        """The draft model's name; None if there is none."""
+        """The draft model's name; None without a draft model."""
         return None if self._loaded is None else self._loaded.name
 
     def load_draft_model(self, path: Path) -> DraftModel:
@@ -192,7 +192,7 @@ class DraftSupport:
 
 
 def first_difference(target: Tokenizer, draft: Tokenizer, *, vocab_size: int) -> str | None:
-    """Describe the first token id that stands for different bytes; None if there is none."""
+    """Describe the first token id that stands for different bytes; None if all tokens agree."""
     for token_id in range(vocab_size):
         wanted, found = target.token_bytes(token_id), draft.token_bytes(token_id)
         if wanted != found:

@@ -1,4 +1,4 @@
-"""What each value of --dtype costs a model: memory, and exactness as far as it was measured."""
+"""The price of each value of --dtype: memory, and exactness as far as it was measured."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class DtypeChoice:
     weight_bytes: int = 0
     kv_bytes_per_token: int = 0
     mean_difference: float | None = None
-    """Of a token's log-probability from float32, measured with the default model. None: it was not
-    measured for such a device or file."""
+    """The mean difference of a token's log-probability from float32, measured with the default
+    model. None: it was not measured for such a device or file."""
     refusal: str | None = None
     """Why this value is not possible. The other fields are then empty."""
 

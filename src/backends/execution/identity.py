@@ -20,7 +20,7 @@ class Identity:
     """One process's version, model, plugins and settings."""
 
     version: str
-    """Of tokenmill."""
+    """The version of tokenmill."""
     model: str
     """A hash, see `hash_model`."""
     plugins: tuple[str, ...]

@@ -26,8 +26,8 @@ from ..machine.device import choose_device
 from ..machine.memory import usable_memory
 from ..machine.torch_threads import SingleTorchThread
 from ..models.base import Model, ModelImpl, ModelSpec
-from ..models.decoder import Decoder
-from ..models.feed_forward import ExpertLoad
+from ..models.native.decoder import Decoder
+from ..models.native.feed_forward import ExpertLoad
 from ..models.pipeline_parallel import StagedDecoder
 from ..running.graph_choice import capture_graphs, graph_bytes, graph_sizes
 from ..running.model_check import check_model

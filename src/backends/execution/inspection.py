@@ -110,7 +110,7 @@ class ModelReport:
     attention_backend: ChosenBackend
     linear_backend: ChosenBackend
     dtypes: tuple[DtypeChoice, ...]
-    """What each value of --dtype would cost."""
+    """The cost of each value of --dtype."""
     refusal: str | None
     """Why the engine would not start with this model for lack of memory."""
 

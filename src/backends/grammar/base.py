@@ -9,7 +9,7 @@ Shape suffixes: r rows of logits, w words of 32 tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,17 @@ class GrammarSpec:
     """Control tokens, such as "<|im_end|>". Their bytes are not text, so no grammar allows them."""
     end_ids: tuple[int, ...]
     """The tokens that end an answer. They are allowed exactly where the grammar may end."""
+
+    @classmethod
+    def of_model(
+        cls, known: tuple[bytes, ...], special: Iterable[int], ends: Sequence[int], size: int
+    ) -> GrammarSpec:
+        """The tokens of a tokenizer, for a model with `size` logits. Some may have no token."""
+        return cls(
+            token_bytes=known[:size] + (b"",) * (size - len(known)),
+            special_ids=tuple(sorted(i for i in {*special, *ends} if i < size)),
+            end_ids=tuple(token_id for token_id in ends if token_id < size),
+        )
 
     @property
     def num_words(self) -> int:

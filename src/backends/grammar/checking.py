@@ -28,7 +28,7 @@ take 10 ms. All of them are still kept when their requests begin."""
 MAX_LARGE_WAITING = 64
 """The same of large grammars. They wait 90 s for each other if each takes its whole second."""
 MAX_VERDICTS = 512
-"""Verdicts that are kept. Twice as many as compiled grammars, because they are small."""
+"""Number of verdicts that are kept: twice that of compiled grammars, because they are small."""
 MAX_VERDICT_CHARACTERS = 1 << 20
 """Characters of their texts together. A schema may have 128 Ki characters of keywords to ignore."""
 

@@ -21,7 +21,7 @@ log = get_logger("grammar")
 def make_grammars(plugins: Plugins, spec: GrammarSpec) -> tuple[Grammars, GrammarChecker] | None:
     """The first chosen backend that can serve these tokens.
 
-    None if there is none: the engine then refuses requests with a grammar. Raises PluginError for
+    None if no backend can: the engine then refuses requests with a grammar. Raises PluginError for
     wrong options.
     """
     choice, passed_over = plugins.choice("grammar_backend"), []

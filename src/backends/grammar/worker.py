@@ -46,7 +46,7 @@ class WorkerStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the worker found out about a grammar."""
+    """The result of trying a grammar in the worker."""
 
     error: str | None = None
     """Why the grammar cannot be used. None if it can."""
@@ -98,7 +98,7 @@ def _limit_memory() -> None:
 
 
 class _limited_time:
-    """Within it, the process dies of SIGPROF after CPU_SECONDS, also inside of native code."""
+    """Within it, the process dies of SIGPROF after CPU_SECONDS, even inside native code."""
 
     def __enter__(self) -> None:
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)

@@ -78,7 +78,7 @@ class Embedding(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearCapabilities:
-    """Which of the optional methods a backend has."""
+    """The optional methods that a backend has."""
 
     builds: bool = False
     """A class method `build(spec, progress)`; see AttentionCapabilities."""
@@ -96,8 +96,7 @@ class LinearCapabilities:
 class LinearBackend(Protocol):
     """Makes the projections of a model.
 
-    The caller dequantizes packed weights of formats that the backend does not keep. A class may
-    also have `on_this_machine()`; see AttentionBackend.
+    The caller dequantizes packed weights of formats that the backend does not keep.
     """
 
     name: str

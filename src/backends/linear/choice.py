@@ -48,7 +48,7 @@ def packed_bytes(
     num_rows: int,
     num_inputs: int,
 ) -> int | None:
-    """Return the memory in which a backend keeps a matrix; None: as much as in the file."""
+    """Return the memory in which a backend keeps a matrix; None: its size in the file."""
     chosen = backend.choose(spec) if isinstance(backend, AutoLinear) else backend
     if chosen is None or not chosen.capabilities.measures:
         return None
@@ -71,7 +71,7 @@ class AutoLinear:
         return self._candidates.judge_all(spec)
 
     def choose(self, spec: LinearSpec) -> Any:
-        """Return the class that serves a spec; None if there is none."""
+        """Return the class that serves a spec, or None."""
         return self._candidates.choose(spec)[0]
 
     def keeps(self, spec: LinearSpec, format: WeightFormat) -> bool:

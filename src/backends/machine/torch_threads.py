@@ -1,4 +1,4 @@
-"""How many threads torch computes with: a number that all engines of a process share."""
+"""The number of threads with which torch computes, which all engines of a process share."""
 
 from __future__ import annotations
 

@@ -85,14 +85,14 @@ class Model(Protocol):
 
 
 def reference_of(model: Model) -> Reference | None:
-    """A model's `reference`; None if it has none."""
+    """A model's `reference`, or None."""
     reference: Reference | None = getattr(model, "reference", None)
     return reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What is known of a model before its weights are read."""
+    """The facts about a model that are known before its weights are read."""
 
     path: Path
     """A directory with config.json, or a GGUF file."""
@@ -102,6 +102,8 @@ class ModelSpec:
     """The header of a GGUF file: metadata, and the table of tensors."""
     methods: Mapping[str, ReadMethod] = field(default_factory=lambda: METHODS)
     """The quantization methods of directories; see read_method."""
+    random_seed: int | None = None
+    """The weights are random numbers of this seed, and have no files. None: they are read."""
 
     @property
     def architecture(self) -> str:
@@ -118,7 +120,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """How a model is loaded."""
+    """The options with which a model is loaded."""
 
     products: LinearSpec
     """Type and device of the model."""

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from ..linear.base import Projection
-from .decoder import RMSNorm
+from .native.decoder import RMSNorm
 
 HIDDEN_ACT = "silu"
 

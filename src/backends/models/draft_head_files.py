@@ -20,8 +20,8 @@ from ..weights.files.json_file import read_json
 from ..weights.files.safetensors_files import SafetensorsFiles
 from ..weights.formats.gguf_blocks import GGUFBlocks, gguf_weights
 from ..weights.packed import PackedWeights, Weights
-from .decoder import RMSNorm
 from .draft_head import HIDDEN_ACT, DraftHead, DraftHeadConfig
+from .native.decoder import RMSNorm
 
 _FORMAT = GGUFBlocks(GGMLQuantizationType.Q8_0)
 """Matrices are rounded to this kind if the products support it: it halves the memory to read, and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,10 @@ def open_model(
     `methods` are the known quantization methods. Raises ConfigError with all reasons if no
     implementation can run the model, and if its files are not quantized as the configuration says.
     """
-    checkpoint, impl = open_as_stored(path, model_impl, methods, _overrides(config))
+    is_random = config.load_format == "dummy"
+    checkpoint, impl = open_as_stored(
+        path, model_impl, methods, _overrides(config), config.seed if is_random else None
+    )
     check_quantization(config.quantization, checkpoint, methods)
     if config.quantize_on_load is None:
         return in_float16(checkpoint, impl, config), impl
@@ -100,9 +104,16 @@ def open_as_stored(
     model_impl: Any,
     methods: Mapping[str, ReadMethod] = METHODS,
     overrides: Mapping[str, Any] = NO_OVERRIDES,
+    random_seed: int | None = None,
 ) -> tuple[Checkpoint, ModelImpl]:
     """Open a model, as `open_model` does, but with its weights as they are stored."""
-    spec = describe(path, methods, overrides)
+    spec = replace(describe(path, methods, overrides), random_seed=random_seed)
+    if random_seed is not None:
+        if spec.gguf is not None:
+            raise ConfigError(
+                f"--load-format dummy reads config.json, which {path.name} does not have: remove it"
+            )
+        log.warning("weights_are_random", path=str(spec.path), seed=random_seed)
     reasons = model_impl.reasons_against(spec)
     if reasons:
         changed = " (with --hf-overrides)" if overrides else ""

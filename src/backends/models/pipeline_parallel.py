@@ -14,7 +14,7 @@ from ..weights.checkpoint import Checkpoint
 from ..weights.config.model_config import ModelConfig
 from ..weights.stages import StageLayers
 from .base import Attend, LoadOptions, ModelImpl
-from .decoder import Decoder
+from .native.decoder import Decoder
 
 
 class Neighbours(Protocol):

@@ -17,8 +17,8 @@ from ..weights.config.model_config import ExpertsConfig
 from ..weights.expert_sharding import divide_experts
 from ..weights.sharding import EMBEDDING, Shard, first_logits
 from .base import LoadOptions, ModelImpl
-from .decoder import Decoder, DecoderLayer, WholeNorm
-from .feed_forward import ExpertLoad, Experts
+from .native.decoder import Decoder, DecoderLayer, WholeNorm
+from .native.feed_forward import ExpertLoad, Experts
 
 
 class Ranks(Protocol):

@@ -20,8 +20,8 @@ from ...core.log import get_logger
 from ...core.plan import Grant
 from ..attention.base import AttentionBackend, is_graphable
 from ..models.base import Model
-from ..models.decoder import Decoder
-from ..models.feed_forward import GatedNetwork
+from ..models.native.decoder import Decoder
+from ..models.native.feed_forward import GatedNetwork
 from ..state.input_batch import InputBatch, build_input_batch
 from ..state.kv_cache import KVCache
 from .graphed_model import Capture, CUDACapture, GraphedModel
@@ -31,7 +31,7 @@ from .runner import LayeredModel
 log = get_logger("model")
 STAGE = "capturing CUDA graphs"
 _BYTES_PER_GRAPH = 4 << 20
-"""What the driver keeps of a graph, about."""
+"""The approximate memory of a graph in the driver."""
 _TOLERANCE = {torch.float32: 1e-3}
 _TOLERANCE_OF_HALF = 0.05
 """Maximum error of a logit, relative to the largest one. Splits of contexts differ, so sums do."""
@@ -66,7 +66,7 @@ def graph_sizes(decoder: Model, attention: AttentionBackend, config: EngineConfi
 
 
 def graph_bytes(sizes: Sequence[int], vocab_size: int) -> int:
-    """Return about how much memory graphs of these sizes need, beside that of other steps."""
+    """Return about how much memory graphs of these sizes need, in addition to other steps."""
     if not sizes:
         return 0
     logits = 3 * 4 * sizes[-1] * vocab_size  # in the graph, as float32, and the result

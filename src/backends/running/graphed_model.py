@@ -1,7 +1,7 @@
 """Runs steps of decodes as captured graphs: one call launches all kernels of a model.
 
 On a GPU, a small step spends most of its time with the launches of some hundred kernels. A graph is
-captured for a number of sequences, and replayed for as many or fewer.
+captured for a number of sequences, and replayed for that number or fewer.
 
 Shape suffixes: t tokens of the step, s sequences of the largest graph, e hidden size, v vocabulary,
 r rows that get logits.
@@ -28,7 +28,7 @@ class Capture(Protocol):
     """Captures graphs that share their memory: only one of them runs at a time."""
 
     def __call__(self, run: Callable[[], None]) -> Replay:
-        """Return what does again all that `run` does on the device, on the same memory."""
+        """Return a call that repeats all work of `run` on the device, on the same memory."""
         ...
 
 

@@ -96,8 +96,8 @@ def _head_bytes(
     embedding: StoredTensor | None,
     head: StoredTensor | None,
 ) -> int:
-    """Return the memory for the head, as `models/ends.py` loads it. It is 0 if the head is the
-    embedding's own memory."""
+    """Return the memory for the head, as models/native/ends.py loads it. It is 0 if the head is
+    the embedding's own memory."""
     whole = head or embedding
     if not config.has_head or whole is None or not _is_matrix(whole):
         return 0

@@ -29,7 +29,7 @@ _NUM_PROMPTS = 2
 _NUM_TOKENS = 8
 """The largest number of tokens of a prompt, which has one block."""
 SECONDS = 5.0
-"""Of a check, unless the fraction of the time to load is larger."""
+"""The duration of a check, unless the fraction of the time to load is larger."""
 _FRACTION = 0.1
 
 

@@ -37,7 +37,7 @@ log = get_logger("model")
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """What computes a model: classes, or objects that are used like classes."""
+    """The parts that compute a model: classes, or objects that are used like classes."""
 
     attention: type[AttentionBackend]
     linear: type[LinearBackend]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ...core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from ...core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from ...core.log import get_logger
 from ...core.plan import Grant, StepPlan
 from ..state.draft_probs import DraftProbs

@@ -18,7 +18,7 @@ Scored = tuple[Grant, RequestState]
 
 
 class PromptScore(NamedTuple):
-    """What a step computed of one request's prompt tokens: one of the two."""
+    """The result of a step for one request's prompt tokens: one of the two fields."""
 
     logprobs: tuple[TokenLogprobs, ...] = ()
     """One per scored token."""

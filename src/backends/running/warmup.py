@@ -33,9 +33,9 @@ def measure_gpu_memory(parts: ModelParts, config: EngineConfig, num_drafts: int 
 
 
 def run_largest_step(parts: ModelParts, config: EngineConfig, num_drafts: int = 0) -> None:
-    """Prefill `max_num_batched_tokens` tokens and sample `max_num_seqs` requests, or as many as the
-    model can take, with filters and penalties. All layers share one layer's scratch memory. Stages
-    of a model compute the step together.
+    """Prefill `max_num_batched_tokens` tokens and sample `max_num_seqs` requests, or the
+    number that the model can take, with filters and penalties. All layers share one layer's
+    scratch memory. Stages of a model compute the step together.
 
     Each draft token has its own row of logits, so it counts as one more request.
     """

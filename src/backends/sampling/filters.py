@@ -111,5 +111,5 @@ def _find_bin(
 
 
 def _count(is_kept_rs: torch.Tensor) -> torch.Tensor:
-    """The number of kept tokens, [r, 1]: at least one, also in rows with NaN."""
+    """The number of kept tokens, [r, 1]: at least one, even in rows with NaN."""
     return is_kept_rs.sum(dim=1, keepdim=True).clamp_(min=1)

@@ -13,7 +13,7 @@ import torch
 
 
 class Purpose(IntEnum):
-    """What a random number decides. Numbers for two purposes are independent, also with the same
+    """The purpose of a random number. Numbers for two purposes are independent, even with the same
     seed and position.
 
     The value is XORed with the seed. It is a random bit pattern, so that one seed of a purpose is

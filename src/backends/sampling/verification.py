@@ -112,8 +112,8 @@ def _accept(
 def _first_rejected(
     is_accepted_n: torch.Tensor, trials: Trials
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Per sequence: the first of the n rows with a rejected draft, or the last row if there is
-    none; and whether there is one."""
+    """Per sequence: the first of the n rows with a rejected draft, or the last row if
+    none was rejected; and whether one was."""
     num_rows = len(is_accepted_n)
     place_n = torch.arange(num_rows, device=is_accepted_n.device)
     place_n = place_n.masked_fill_(is_accepted_n, num_rows)

@@ -104,7 +104,9 @@ def _read_backend(path: Path) -> Tokenizer:
 
 def _hint(path: Path) -> str:
     found = [name for name in _CONVERTIBLE if (path / name).is_file()]
-    return f": convert its {found[0]}, by loading and saving it with transformers" if found else ""
+    if found:
+        return f": convert its {found[0]}, by loading and saving it with transformers"
+    return ": name that of another model with --tokenizer"
 
 
 def _read_json(file: Path) -> dict[str, Any]:

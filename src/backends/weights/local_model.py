@@ -16,7 +16,7 @@ class LocalModel:
     """The value of --model or --speculative-model; of a quantized copy its name in the cache."""
     kind: str
     format: str
-    """Of the files, or of the draft model."""
+    """The format of the files, or of the draft model."""
     num_bytes: int
     path: str
     is_complete: bool = True

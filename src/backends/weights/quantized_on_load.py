@@ -63,7 +63,7 @@ class QuantizedOnLoad(CheckpointDecorator):
 
     @property
     def changes_anything(self) -> bool:
-        """Whether any matrix is quantized: those of a quantized file stay as they are."""
+        """Whether any matrix is quantized: matrices of a quantized file stay as they are."""
         return any(self._format(name) is not None for name in self.tensor_names())
 
     @property

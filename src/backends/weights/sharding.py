@@ -38,7 +38,7 @@ class Shard:
 
 
 class Axis(Enum):
-    """What a dimension of a matrix consists of."""
+    """The units that a dimension of a matrix consists of."""
 
     QUERIES = auto()
     KEYS = auto()

@@ -14,6 +14,7 @@ from ..interfaces import ChatMessage, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
 from ..request_options import RequestOptions
 from ..sampling_params import SamplingParams
+from .activity import Activity, LiveRequest
 from .explanation import Explanation
 from .plugin_info import HookStats, PluginInfo
 
@@ -26,7 +27,7 @@ STALL_SECONDS = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How busy the engine is at this moment."""
+    """The load of the engine at this moment."""
 
     num_running: int
     num_waiting: int
@@ -52,28 +53,6 @@ class Load:
         """Whether there is work but no step for too long: STALL_FACTOR times the expected duration
         of a step, and `timeout` seconds more."""
         return self.stalled_for > timeout + STALL_FACTOR * self.expected_step_seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveRequest:
-    """A choice of a request that has not ended, for an administrator."""
-
-    request_id: str
-    prompt_index: int
-    choice_index: int
-    status: str
-    """"waiting" or "running"."""
-    priority: int
-    api_key_id: str | None
-    num_prompt_tokens: int
-    num_generated_tokens: int
-    num_computed_tokens: int
-    num_blocks: int
-    num_preemptions: int
-    age: float
-    """Seconds since its arrival."""
-    engine: int = 0
-    """Index of the replica that has it; 0 without --data-parallel-size."""
 
 
 class RequestStream(Protocol):
@@ -207,7 +186,7 @@ class EngineClient(Protocol):
         ...
 
     def load(self) -> Load:
-        """How busy the engine is at this moment."""
+        """The load of the engine at this moment."""
         ...
 
     def live_requests(self) -> tuple[LiveRequest, ...]:
@@ -215,7 +194,7 @@ class EngineClient(Protocol):
         ...
 
     async def explain(self, request_id: str) -> tuple[Explanation, ...]:
-        """Where the time of a live or a recent request went: one explanation per choice.
+        """Explain where the time of a live or a recent request went: one explanation per choice.
 
         Empty for an id that the step log does not have, or no longer has, and without a step log
         (`step_log_size` 0).
@@ -225,6 +204,11 @@ class EngineClient(Protocol):
     async def slowest(self, count: int = 20) -> tuple[Explanation, ...]:
         """The explanations of the live and recent requests with the longest latency, the longest
         first."""
+        ...
+
+    async def activity(self, after_step: int = -1) -> tuple[Activity, ...]:
+        """The activity of each engine, with its last steps after a step. Engines that hang or
+        are being started are left out."""
         ...
 
     def plugins(self) -> tuple[PluginInfo, ...]:

@@ -165,8 +165,8 @@ class PluginFailed:
     hook: str
     error: str
     action: str
-    """What the engine did: "fallback" (the built-in policy decided), "contained" (the observer will
-    be called again), "dropped" (the plugin is not called any more), or "request failed"."""
+    """The engine's reaction: "fallback" (the built-in policy decided), "contained" (the observer
+    will be called again), "dropped" (the plugin is not called any more), or "request failed"."""
     count: int
     """Failures of this plugin in this hook so far."""
 

@@ -1,4 +1,4 @@
-"""Where the time of a request went: parts that add up to its whole latency."""
+"""The parts of a request's time, which add up to its whole latency."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Limit(StrEnum):
-    """What keeps a request from being computed, as `tokenmill why` names it."""
+    """The reason why a request is not computed, as `tokenmill why` names it."""
 
     OPEN_STEP = "a step was being computed"
     """It arrived, or its turn came, while the device computed a step that was planned before."""
@@ -101,14 +101,14 @@ class Explanation:
     num_other_tokens: int = 0
     """Tokens of other requests in the steps of its prompt."""
     preempted: float = 0.0
-    """From each preemption until as many tokens as before were computed."""
+    """From each preemption until the tokens from before it were computed again."""
     preemptions: tuple[Preemption, ...] = ()
     decode_alone: float = 0.0
     decode_others: float = 0.0
     """The share of prompt tokens of other requests in its decode steps."""
     longest_gap: LongestGap | None = None
     server: dict[str, float] = field(default_factory=dict)
-    """What is neither waiting nor computing, by what it was: tokenizing, slow readers, plugins."""
+    """Time that is neither waiting nor computing, by its use: tokenizing, slow readers, plugins."""
 
     @property
     def causes(self) -> list[tuple[str, float]]:

@@ -28,8 +28,8 @@ from .events import (
 
 if TYPE_CHECKING:
     from .policy import PreemptionCandidate, Refusal, RequestView, StepView, Victim
+    from .providers.speculation import Draft, ProposalBatch
     from .registry import Registry
-    from .speculation import Draft, ProposalBatch
 
 HOOK_API = 1
 """Version of this contract. Additions keep it; removals and changes of meaning raise it."""

@@ -35,7 +35,7 @@ class PluginMetrics:
         return Counter(self._name(name), help, labels, registry=self._own_registry())
 
     def gauge(self, name: str, help: str, labels: Sequence[str] = ()) -> Gauge:
-        """A number that also falls: `gauge.set(3)`, `gauge.inc()`, `gauge.dec()`."""
+        """A number that also decreases: `gauge.set(3)`, `gauge.inc()`, `gauge.dec()`."""
         from prometheus_client import Gauge
 
         return Gauge(self._name(name), help, labels, registry=self._own_registry())

@@ -51,7 +51,7 @@ class PluginInfo:
     """Hooks that it implements, in the order of the specs."""
     error: str | None = None
     traceback: str = ""
-    """Of the exception in the plugin's code that made it fail to load, its own frames first."""
+    """The traceback of the exception that made the plugin fail to load, its own frames first."""
     failures: int = 0
     """Number of failures of its hooks since the start."""
 
@@ -80,7 +80,7 @@ class ProviderInfo:
     doc: str
     options: tuple[OptionInfo, ...]
     on_this_machine: tuple[str, ...] = ()
-    """What an attention backend finds on this machine and what it misses, for any model. Empty for
+    """The things that a backend finds or misses on this machine, for any model. Empty for
     other kinds, and for backends that do not report it."""
 
 

@@ -89,7 +89,7 @@ class RequestView(Protocol):
 
     @property
     def num_preemptions(self) -> int:
-        """How often the request was preempted."""
+        """Number of times that the request was preempted."""
         ...
 
     @property

@@ -25,7 +25,7 @@ from .start_calls import START_CALLS
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """Which of the engines of a server this is."""
+    """The index of this engine among those of a server."""
 
     index: int = 0
     """From 0; the same as the label `engine` in metrics. It stays when the engine is restarted."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import get_ident
+from time import monotonic
 from types import FunctionType
 from typing import Any
 
@@ -22,6 +23,11 @@ class StartCall:
     """For example "importing plugin 'chunked' (tokenmill 1.0)"."""
     thread: int
     """Id of its thread; 0: it also waits for the event loop, so it may not be interrupted."""
+    begun: float = field(default_factory=monotonic)
+
+    @property
+    def seconds(self) -> float:
+        return monotonic() - self.begun
 
 
 class StartCalls:

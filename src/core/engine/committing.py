@@ -27,7 +27,7 @@ class RequestUpdate:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    """Of the prompt tokens after those of earlier updates; the first prompt token has none."""
+    """For the prompt tokens after those of earlier updates. The first prompt token has none."""
     pooled: tuple[float, ...] = ()
     """The sum of the hidden states that this step added to the embedding."""
     finish_reason: FinishReason | None = None
@@ -207,7 +207,7 @@ class StepCommitter:
 
 
 def _misfit(grant: Grant, token_ids: Sequence[int]) -> str | None:
-    """What is wrong with the number of tokens that the executor returned for a grant, or None."""
+    """The error in the number of tokens that the executor returned for a grant, or None."""
     if not grant.samples or 0 < len(token_ids) <= 1 + grant.num_draft_tokens:
         return None
     return f"the executor returned {len(token_ids)} tokens for this request"

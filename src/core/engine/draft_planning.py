@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..contract.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
-from ..contract.speculation import SpeculationLimits
+from ..contract.providers.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
+from ..contract.providers.speculation import SpeculationLimits
 from ..plan import Grant, StepPlan, StepResult
 from .request import Request
 from .statistics import StepTally

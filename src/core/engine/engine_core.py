@@ -10,11 +10,12 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 
-from ..contract.client import LiveRequest, Load
+from ..contract.activity import Activity, LiveRequest
+from ..contract.client import Load
 from ..contract.events import Admitted, Planned, Refused, StepDone
 from ..contract.policy import Refusal
-from ..contract.speculation import SpeculationLimits
-from ..errors import InvalidRequestError, OverloadedError, RateLimitedError
+from ..contract.providers.speculation import SpeculationLimits
+from ..errors import InvalidRequestError, OverloadedError, RateLimitedError, named
 from ..host.plugin_host import PluginHost
 from ..outputs import FinishReason
 from ..plan import StepPlan, StepResult
@@ -162,9 +163,22 @@ class EngineCore:
     def describe_live(self, now: float) -> tuple[LiveRequest, ...]:
         """The requests that have not ended, in order of arrival."""
         return tuple(
-            describe_live(request, now)
+            describe_live(request, now, self._limit_of(request))
             for request in sorted(self._queues, key=lambda r: r.sequence)
             if request.finish_reason is None
+        )
+
+    def _limit_of(self, request: Request) -> str | None:
+        return None if self.log is None else self.log.limit_of(request.engine_id)
+
+    def activity(self, after_step: int, now: float) -> Activity:
+        """Requests, blocks, and the steps after a step."""
+        return Activity(
+            requests=self.describe_live(now),
+            steps=() if self.log is None else self.log.activity(after_step, now),
+            blocks=self.pool.describe(),
+            host_blocks_used=self.host_pool.num_held,
+            host_blocks_total=self.host_pool.num_blocks,
         )
 
     def add(self, requests: Sequence[Request], now: float) -> None:
@@ -260,10 +274,10 @@ class EngineCore:
         needed = sum(self.pool.max_blocks_held(num_tokens, self._step_tokens))
         if needed > self.pool.num_blocks:
             raise InvalidRequestError(
-                f"the prompt's {request.num_prompt_tokens} tokens and max_tokens "
+                f"the prompt's {request.num_prompt_tokens} tokens and {named('max_tokens')} "
                 f"{request.max_tokens} need {needed} KV blocks and the cache has "
-                f"{self.pool.num_blocks}; shorten the prompt, lower max_tokens or give the server "
-                "more KV cache memory",
+                f"{self.pool.num_blocks}; shorten the prompt, lower {named('max_tokens')} or give "
+                "the server more KV cache memory",
                 param="max_tokens",
             )
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..contract.explanation import Limit
-from ..contract.fallback import decode_first, last_come
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
+from ..contract.providers.deciders import decode_first, last_come
 from ..host.plugin_host import PluginHost
 from ..plan import Grant, RequestStart, StepPlan
 from .blocks.block_table import BlockTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..contract.client import LiveRequest
+from ..contract.activity import LiveRequest
 from ..contract.events import Admitted, FinishedRequest, Planned, Preempted, Refused
 from ..contract.policy import Refusal
 from ..plan import StepPlan
@@ -105,7 +105,7 @@ def describe_preempted(preemption: PendingPreemption, total: int) -> Preempted:
     )
 
 
-def describe_live(request: Request, now: float) -> LiveRequest:
+def describe_live(request: Request, now: float, waits_for: str | None) -> LiveRequest:
     """The state of a request that has not ended."""
     return LiveRequest(
         request_id=request.request_id,
@@ -120,6 +120,7 @@ def describe_live(request: Request, now: float) -> LiveRequest:
         num_blocks=request.num_blocks,
         num_preemptions=request.num_preemptions,
         age=now - request.arrival_time,
+        waits_for=waits_for,
     )
 
 

@@ -280,8 +280,8 @@ class Step:
         return num_tokens
 
     def _scorable(self, request: Request, start: int, num_tokens: int) -> int:
-        """How many of the `num_tokens` tokens from `start` on this step may compute, given that it
-        scores them."""
+        """The number of tokens from `start` on, at most `num_tokens`, that this step may compute,
+        given that it scores them."""
         scored = request.scored_range(start, start + num_tokens)
         if len(scored) <= self._scoring_budget:
             return num_tokens

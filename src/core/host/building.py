@@ -10,13 +10,13 @@ from typing import Any
 
 from ..config import EngineConfig
 from ..contract.choice import Choice
-from ..contract.draft_length import DraftLengthPolicy
 from ..contract.metrics import PluginMetrics, metrics_prefix
 from ..contract.plugin_info import Source
 from ..contract.policy import SchedulingPolicy
 from ..contract.provider_options import FOUND
+from ..contract.providers.draft_length import DraftLengthPolicy
+from ..contract.providers.speculation import Speculator
 from ..contract.registry import ONLY_REPLICA, PluginContext, Provider, Replica
-from ..contract.speculation import Speculator
 from ..errors import ConfigError, PluginError
 from ..kinds import (
     DRAFT_LENGTH,
@@ -108,7 +108,7 @@ def build_choice(plugins: PluginSet, choice: Choice) -> Any:
 
 def _build_direct(plugins: PluginSet, choice: Choice) -> Any:
     policy = build_choice(plugins, choice)
-    if marked_names(plugins.manager, policy):  # event hooks, beside what is called directly
+    if marked_names(plugins.manager, policy):  # it has event hooks as well as direct methods
         plugins.register(choice.provider, policy)
     return policy
 

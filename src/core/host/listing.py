@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..contract.plugin_info import OptionInfo, PluginDescription, PluginInfo, normalize
 from ..contract.registry import Provider
 from ..errors import PluginError, describe
-from ..kinds import KINDS, SLOTS
+from ..kinds import ATTENTION_BACKEND, SLOTS
 from ..suggest import near_and_known
 from .choice import configured
 from .plugin_set import PluginSet
@@ -70,11 +70,11 @@ def _options(provider: Provider, settings: PluginSettings) -> tuple[OptionInfo, 
 
 
 def _findings(provider: Provider, plugins: PluginSet) -> tuple[str, ...]:
-    if not KINDS[provider.kind].has_auto:
+    if provider.kind != ATTENTION_BACKEND.name:
         return ()
     try:
         backend = plugins.registry.build(provider.kind, provider.name)
-        return tuple(backend.on_this_machine()) if hasattr(backend, "on_this_machine") else ()
+        return tuple(backend.on_this_machine()) if backend.capabilities.reports else ()
     except Exception as error:  # the description shows errors instead of failing
         return (describe(error),)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..contract.logits_processor import ProcessorClass
 from ..contract.plugin_info import Source
+from ..contract.providers.logits_processor import ProcessorClass
 from ..errors import CONTAINED, InvalidRequestError, PluginError, RequestFailedError
 from ..sampling_params import SamplingParams
 from ..suggest import near_and_known

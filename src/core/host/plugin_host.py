@@ -14,7 +14,6 @@ import pluggy
 from ..config import EngineConfig
 from ..contract.choice import Choice
 from ..contract.client import EngineClient, Load
-from ..contract.draft_length import DraftLengthPolicy
 from ..contract.events import (
     Admitted,
     Finished,
@@ -26,7 +25,6 @@ from ..contract.events import (
     StepDone,
     Stopping,
 )
-from ..contract.fallback import last_come
 from ..contract.plugin_info import HookStats, PluginInfo, Source, add_stats
 from ..contract.policy import (
     PreemptionCandidate,
@@ -36,8 +34,10 @@ from ..contract.policy import (
     StepView,
     Victim,
 )
+from ..contract.providers.deciders import last_come
+from ..contract.providers.draft_length import DraftLengthPolicy
+from ..contract.providers.speculation import SpeculationLimits
 from ..contract.registry import ONLY_REPLICA, Registry, Replica, label
-from ..contract.speculation import SpeculationLimits
 from ..contract.start_calls import START_CALLS
 from ..errors import (
     CONTAINED,
@@ -281,7 +281,7 @@ class PluginHost:
 
     @cached_property
     def _infos(self) -> tuple[PluginInfo, ...]:
-        """What does not change after the start. Looking up all hooks takes 10 ms."""
+        """The plugins, which do not change after the start. Looking up their hooks takes 10 ms."""
         return self._built.plugins.infos(chosen=self.names)
 
     def computing_objects(self) -> tuple[str, ...]:
@@ -390,7 +390,7 @@ def _computing(plugin: PluginInfo) -> Iterator[str]:
 
 
 def _check_refusal(answer: object, *_: object) -> str | None:
-    """What is wrong with an answer of `admit`, or None."""
+    """The error in an answer of `admit`, or None."""
     if answer is None or isinstance(answer, Refusal):
         return None
     return f"the answer must be None or a Refusal, got {answer!r}"
@@ -402,7 +402,7 @@ def _check_victim(
     needy: RequestView,
     candidates: tuple[PreemptionCandidate, ...],
 ) -> str | None:
-    """What is wrong with an answer of `preempt`, or None."""
+    """The error in an answer of `preempt`, or None."""
     if answer is None:
         return None
     if not isinstance(answer, Victim):

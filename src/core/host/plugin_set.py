@@ -39,7 +39,7 @@ class Failure:
     message: str
     """One line."""
     traceback: str = ""
-    """Of an exception in the plugin's code, its own frames first; empty for other failures."""
+    """For an exception in the plugin's code, its own frames first; empty for other failures."""
 
 
 class PluginSet:
@@ -113,7 +113,7 @@ class PluginSet:
     def find(self, kind: str, name: str) -> Provider:
         """The provider with this name. Loads the installed plugin of the same name if needed.
 
-        Raises PluginError if there is none, or if that plugin fails to load.
+        Raises PluginError if no plugin has it, or if that plugin fails to load.
         """
         plugin = normalize(name)
         if not self.registry.has(kind, name) and self._may_still_load(plugin):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..config import EngineConfig
 from ..contract.plugin_info import HookStats, PluginInfo, Source
-from ..contract.routing import ReplicaView, RoutedRequest, Router, least_loaded
+from ..contract.providers.routing import ReplicaView, RoutedRequest, Router, least_loaded
 from ..errors import PluginError
 from ..kinds import ROUTER
 from .calling.failure_log import FailureLog

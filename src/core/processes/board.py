@@ -1,4 +1,4 @@
-"""A board on which an engine's process writes what it does. Its parent reads it at any time, also
+"""A board on which an engine's process writes what it does. Its parent reads it at any time, even
 after the process has crashed or while it hangs.
 
 The board is shared memory, so the words stay when their writer ends. Each word has one writer.
@@ -15,7 +15,7 @@ from .shared_memory import receive_bytes, share_bytes
 
 WORD = 8
 NUM_WORDS = 16
-BEATS, LAUNCHED, FINISHED, BUSY, ADDING, EXPECTED = range(6)
+BEATS, LAUNCHED, FINISHED, BUSY, ADDING, EXPECTED, EXCUSED = range(7)
 """Indexes of the words."""
 TEXT_BYTES = 256
 """Room for a text: a byte of length, and text in UTF-8."""
@@ -42,7 +42,7 @@ def board_bytes(max_requests: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What changes while an engine computes."""
+    """The words that change while an engine computes."""
 
     num_beats: int
     """Signs of life of the event loop."""
@@ -103,6 +103,10 @@ class Board:
         """Note that the oldest launched step is finished."""
         self._words[FINISHED] += 1
 
+    def excuse(self) -> None:
+        """Note that the engine ends, and that no request is the cause."""
+        self._words[EXCUSED] = True
+
     def name_calls(self, names: Sequence[str]) -> list[memoryview]:
         """Note the names of calls that may hang or crash. Returns a byte for each, to be set to 1
         while the call runs. Names for which there is no room get a byte that nobody reads."""
@@ -118,7 +122,7 @@ class Board:
 
     @property
     def stage(self) -> str:
-        """What the engine did last before it was ready, or whose plugin's code ran."""
+        """The last stage before the engine was ready, or the plugin whose code ran."""
         text = self._plugin if self._plugin[0] else self._stage
         return bytes(text[1 : 1 + text[0]]).decode(errors="replace")
 
@@ -139,6 +143,11 @@ class Board:
         names = bytes(self._calls[MAX_CALLS:]).decode(errors="replace").split("\n")
         running = bytes(self._calls[:MAX_CALLS])
         return tuple(name for name, runs in zip(names, running, strict=False) if runs and name)
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether the engine has noted that no request is the cause of its end."""
+        return bool(self._words[EXCUSED])
 
     def in_work(self) -> Mapping[int, int]:
         """The requests of the steps that are launched and not finished, with the number of their

@@ -83,7 +83,7 @@ class Child:
         return -status if status is not None and status < 0 else None
 
     def describe_end(self) -> str:
-        """How the process ended, for a log: "killed by SIGSEGV", "ended with status 3".
+        """Return how the process ended, for a log: "killed by SIGSEGV", "ended with status 3".
 
         Waits up to END_SECONDS for its end, because its sockets close earlier.
         """
@@ -113,13 +113,15 @@ def spawn(
     target: str,
     kinds: Sequence[socket.SocketKind] = (socket.SOCK_STREAM,),
     kept: Sequence[int] = (),
+    output: int = STDERR,
 ) -> Child:
     """Start a process that calls `target`, "package.module:function", with sockets of these kinds.
 
-    `kept`: file descriptors that it gets as well, with the same numbers.
+    `kept`: file descriptors that it gets as well, with the same numbers. `output`: the file
+    descriptor of its stdout and stderr.
 
-    It imports from the same places as this process, ignores SIGINT and SIGTERM, and writes to the
-    same stderr; its stdin is empty. It ends when the function returns.
+    It imports from the same places as this process, and ignores SIGINT and SIGTERM; its stdin is
+    empty. It ends when the function returns.
     """
     pairs = [socket.socketpair(type=kind) for kind in kinds]
     theirs = [their_end for _, their_end in pairs]
@@ -131,7 +133,8 @@ def spawn(
             [sys.executable, "-P", "-m", ENTRY, target, *map(str, handles)],
             pass_fds=[*handles, *kept],
             stdin=subprocess.DEVNULL,
-            stdout=STDERR,  # stdout belongs to the parent's user
+            stdout=output,  # stdout belongs to the parent's user
+            stderr=output,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
             process_group=0,
         )

@@ -1,6 +1,6 @@
-"""How long the threads of a process have waited for a CPU, and which processes it has started.
+"""Reads how long the threads of a process waited for a CPU, and which processes it has started.
 
-A process that waits for a CPU does not hang, however long its step takes. Only Linux says it, in
+A process that waits for a CPU does not hang, however long its step takes. Only Linux reports it, in
 /proc/PID/task/TID/schedstat: nanoseconds on a CPU, and nanoseconds in which the thread was ready to
 run and had none (https://docs.kernel.org/scheduler/sched-stats.html).
 """

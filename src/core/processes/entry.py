@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Any
 
 THREAD = "tokenmill-lifeline"
@@ -23,6 +24,8 @@ def main(arguments: Sequence[str]) -> None:
     target, lifeline, *sockets = arguments
     die_with_parent(int(lifeline))
     _leave_signals_to_parent()
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # this process may end without writing the rest
     import_by_name(target)(*(_own_socket(int(handle)) for handle in sockets))
 
 

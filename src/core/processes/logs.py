@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 
 import msgspec
 
@@ -28,6 +29,7 @@ FIRST, LAST = 1, 2
 """Bits of the byte with which each part begins."""
 
 Plain = str | int | float | bool | None
+NO_FIELDS: Mapping[str, Plain] = MappingProxyType({})
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
@@ -98,8 +100,9 @@ def current_level() -> int:
 class LogReceiver:
     """Handles the records that arrive on a non-blocking socket, in this process's way."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    def __init__(self, sock: socket.socket, fields: Mapping[str, Plain] = NO_FIELDS) -> None:
+        """`fields`: additional fields of each record, such as the sender's rank."""
+        self._sock, self._fields = sock, fields
         self._begun = b""
 
     def receive(self) -> None:
@@ -110,7 +113,7 @@ class LogReceiver:
                 self._begun = part[1:] if is_first else self._begun and self._begun + part[1:]
                 if is_last and self._begun:
                     record, self._begun = self._begun, b""
-                    handle_record(record)
+                    handle_record(record, self._fields)
 
 
 def send_parts(sock: socket.socket, record: bytes) -> None:
@@ -125,10 +128,10 @@ def _parts(record: bytes) -> Iterator[bytes]:
         yield bytes([bits]) + record[start:end]
 
 
-def handle_record(message: bytes) -> None:
-    """Handle a record of another process as if this process had logged it."""
+def handle_record(message: bytes, fields: Mapping[str, Plain] = NO_FIELDS) -> None:
+    """Handle a record of another process, with more fields, as if this process had logged it."""
     found = _decode(message)
-    record = logging.makeLogRecord(found.fields)
+    record = logging.makeLogRecord(found.fields | dict(fields))
     record.name, record.msg, record.created = found.name, found.text, found.created
     record.levelno, record.levelname = found.level, logging.getLevelName(found.level)
     record.exc_text = found.error

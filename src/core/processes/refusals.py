@@ -11,7 +11,7 @@ def describe_refusal(number: int, error: errors.TokenmillError) -> Refused:
     return Refused(
         number,
         type(error).__name__,
-        str(error),
+        getattr(error, "template", str(error)),
         param=getattr(error, "param", None),
         retry_after=getattr(error, "retry_after", 1.0),
     )

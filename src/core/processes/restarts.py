@@ -20,12 +20,16 @@ class Restarts:
         self.max_restarts = max_restarts
         self._times: deque[float] = deque()
 
-    def next_delay(self, now: float, *, is_explained: bool = False) -> float | None:
+    def next_delay(
+        self, now: float, *, is_explained: bool = False, counts: bool = True
+    ) -> float | None:
         """Seconds to wait before the next restart, which counts from now on. None: give up.
 
         `is_explained`: the cause of this failure and of the one before is known, and will not come
-        again. Then neither counts.
+        again. Then neither counts. `counts`: False after a restart that could only fail.
         """
+        if not counts:
+            return LONGEST_DELAY
         while self._times and now - self._times[0] > PERIOD:
             self._times.popleft()
         if is_explained:

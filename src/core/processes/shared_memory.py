@@ -6,6 +6,7 @@ socket wakes the reader. `Channel` uses both.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import socket
@@ -97,7 +98,12 @@ def receive_memory(sock: socket.socket) -> SharedMemory:
 def share_bytes(sock: socket.socket, num_bytes: int) -> memoryview:
     """Make shared memory of zeros, and send it to the process at the other end of a socket."""
     with unnamed_file() as file:
-        os.truncate(file.fileno(), num_bytes)
+        try:
+            os.truncate(file.fileno(), num_bytes)
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                error.strerror = "the limit of the size of files (ulimit -f) is too low"
+            raise
         with suppress(ConnectionError):  # the process has ended, as later messages will show
             socket.send_fds(sock, [b"m"], [file.fileno()])
         return memoryview(mmap.mmap(file.fileno(), num_bytes))

@@ -11,7 +11,7 @@ _NO_TASK = (
     "one server answers chats, completions and embeddings; remove it (--pooling chooses how "
     "embeddings are made)"
 )
-_NO_GRAPHS = "the engine captures no CUDA graphs; remove it (--max-model-len limits sequences)"
+_ANY_LENGTH = "CUDA graphs serve sequences of any length; remove it (--max-model-len limits these)"
 _NGRAM = 'use --speculative-config \'{"method": "ngram", "prompt_lookup_max": 4}\''
 _KEPT_EXPERTS = "each expert stays on its rank, and replicas share none; remove it"
 _WHOLE_CONTEXT = "a context is not divided; --tensor-parallel-size divides its KV cache by heads"
@@ -32,14 +32,13 @@ REFUSED = {
     "max_num_partial_prefills": _LONG_PREFILLS,
     "max_long_partial_prefills": _LONG_PREFILLS,
     "num_lookahead_slots": "use --num-speculative-tokens, which reserves the room for drafts",
-    "max_seq_len_to_capture": _NO_GRAPHS,
-    "max_context_len_to_capture": _NO_GRAPHS,
+    "max_seq_len_to_capture": _ANY_LENGTH,
+    "max_context_len_to_capture": _ANY_LENGTH,
     "task": _NO_TASK,
     "runner": _NO_TASK,
     "convert": _NO_TASK,
     "attention_config": "use --attention-backend",
     "scheduler_cls": "use --scheduler with the name of a plugin",
-    "load_format": _FROM_FILES,
     "trust_remote_code": "code from a model's folder is never run; remove it",
     "worker_use_ray": "use --distributed-executor-backend ray",
     "cpu_offload_gb": "weights stay on the device; divide them with --tensor-parallel-size, or use "

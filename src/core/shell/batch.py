@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class BatchSender:
-    """Sends prompts to one engine. Those for which the engine has no room wait."""
+    """Sends prompts to one engine. Prompts for which the engine has no room wait."""
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
@@ -40,7 +40,7 @@ class BatchSender:
         The first error aborts the other requests and is raised. Raises OverloadedError only if the
         engine refuses a request while no other one of this sender is open.
         """
-        # At most as many at once as the queue takes: the rest of a long list would only be refused.
+        # Not more at once than the queue takes: the rest of a long list would only be refused.
         most_n = max((p.n for p in params), default=1)
         room = asyncio.Semaphore(max(1, self._engine.config.max_num_queued_reqs // most_n))
 

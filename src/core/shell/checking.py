@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import EngineConfig
-from ..errors import TOO_LONG, EngineStoppedError, InvalidRequestError
+from ..errors import TOO_LONG, EngineStoppedError, InvalidRequestError, named
 from ..interfaces import ModelInfo, Tokenizer
 from ..request_options import NO_OPTIONS, RequestOptions
 from ..sampling_params import SamplingParams
@@ -32,7 +32,7 @@ class CheckedRequest:
     params: SamplingParams
     options: RequestOptions
     max_tokens: int
-    """Maximum number of tokens to generate, also if `params` leave it open."""
+    """Maximum number of tokens to generate, even if `params` leave it open."""
     bad_word_ids: tuple[tuple[int, ...], ...]
     max_model_len: int
     """The context for which it was checked."""
@@ -247,8 +247,9 @@ def room_for_output(num_prompt_tokens: int, params: SamplingParams, max_model_le
     if params.max_tokens > room:
         raise InvalidRequestError(
             f"this model's maximum context length is {max_model_len} tokens; the prompt has "
-            f"{num_prompt_tokens} and max_tokens asks for {params.max_tokens}, together "
-            f"{num_prompt_tokens + params.max_tokens}. Shorten the prompt or lower max_tokens to "
+            f"{num_prompt_tokens} and {named('max_tokens')} asks for {params.max_tokens}, together "
+            f"{num_prompt_tokens + params.max_tokens}. Shorten the prompt or lower "
+            f"{named('max_tokens')} to "
             f"{room}.",
             param="max_tokens",
             code=TOO_LONG,

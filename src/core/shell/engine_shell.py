@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from ..config import EngineConfig
-from ..contract.client import EngineClient, LiveRequest, Load, RequestStream
+from ..contract.activity import Activity, LiveRequest
+from ..contract.client import EngineClient, Load, RequestStream
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..errors import EngineStoppedError
@@ -31,14 +32,14 @@ second on most machines; a device that hangs must not keep the program from endi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a model once it is loaded."""
+    """The facts about a model that are known once it is loaded."""
 
     info: ModelInfo
     tokenizer: Tokenizer
 
 
 class RunningEngine(Protocol):
-    """Where the requests of an engine run: in this process or in others. EngineClient documents the
+    """The place where requests of an engine run: this process or others. EngineClient documents the
     methods that both have. EngineShell calls all but `start` and `close` after the start."""
 
     life: Life
@@ -72,8 +73,10 @@ class RunningEngine(Protocol):
     def load(self) -> Load: ...
     def live_requests(self) -> tuple[LiveRequest, ...]: ...
     async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
-        """What the step log has of a request; None: of the `count` slowest ones."""
+        """The explanations of the step log for a request; None: for the `count` slowest ones."""
         ...
+
+    async def activity(self, after_step: int) -> tuple[Activity, ...]: ...
 
     def plugins(self) -> tuple[PluginInfo, ...]: ...
     def hook_stats(self) -> tuple[HookStats, ...]: ...
@@ -93,7 +96,7 @@ class EngineShell(EngineClient):
         self._config = config
         self._warns = warns
         self.running = running
-        """Where the engine runs: a LocalEngine or a SupervisedEngine."""
+        """The engine, in this process or in others: a LocalEngine or a SupervisedEngine."""
         self._life = running.life
         self._served = ServedRequests(config.step_log_size)
 
@@ -267,6 +270,10 @@ class EngineShell(EngineClient):
         self._life.home.check()
         found = self._served.complete(await self._started().explain(None, count))
         return tuple(sorted(found, key=lambda one: -one.seconds))[:count]
+
+    async def activity(self, after_step: int = -1) -> tuple[Activity, ...]:
+        self._life.home.check()
+        return await self._started().activity(after_step)
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         return self._started().plugins()

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import EngineConfig
-from ..contract.client import EngineClient, LiveRequest, Load
+from ..contract.activity import Activity, LiveRequest
+from ..contract.client import EngineClient, Load
 from ..contract.events import Started, Stopping
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
@@ -31,7 +32,7 @@ from .home import Life
 from .new_core import fit_max_model_len, make_core
 from .new_requests import make_requests
 from .output_stream import Completion, OutputStream
-from .step_loop import StepLoop, stopped_by
+from .steps.loop import StepLoop, stopped_by
 
 log = get_logger("engine")
 
@@ -85,8 +86,7 @@ class LocalEngine:
         self._random = random.Random(config.seed)
         self._device = ThreadPoolExecutor(1, thread_name_prefix=DEVICE_THREAD)
         self.board = private_board(config.max_num_seqs)
-        """Where the engine writes what it does. For a parent process, set another before `start`.
-        """
+        """The engine writes here what it does. For a parent process, set another before `start`."""
         self._lifespans = AsyncExitStack()
         self._watchdog: Watchdog | None = None
         self._parts: EngineParts | None = None
@@ -234,11 +234,18 @@ class LocalEngine:
         return self.explain_now(request_id, count)
 
     def explain_now(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
-        """What `explain` returns."""
+        """The explanations that `explain` returns."""
         log, now = self._running()[1].core.log, time.monotonic()
         if log is None:
             return ()
         return log.slowest(count, now) if request_id is None else log.explain(request_id, now)
+
+    async def activity(self, after_step: int) -> tuple[Activity, ...]:
+        return (self.activity_now(after_step),)
+
+    def activity_now(self, after_step: int) -> Activity:
+        """The answer of `activity`."""
+        return self._running()[1].core.activity(after_step, time.monotonic())
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         return self._running()[0].plugins.plugins()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..config import EngineConfig
-from ..contract.speculation import SpeculationLimits
+from ..contract.providers.speculation import SpeculationLimits
 from ..engine.engine_core import EngineCore
 from ..engine.step import StepLimits
 from ..errors import ConfigError
@@ -16,7 +16,7 @@ from ..kv_memory import blocks_held, longest_sequence
 SCORING_BYTES = 1 << 28
 """Memory for the float32 logits of the prompt tokens that a step scores."""
 SCORING_WIDTH = 128
-"""The softmax, the rank and the most likely tokens of a scored token cost as much as its logits
+"""The softmax, the rank and the most likely tokens of a scored token cost the same as its logits
 would cost with this number of additional dimensions of the hidden state (measured on CPUs)."""
 LEAST_CONTEXT = 256
 """Tokens. If the KV memory is too small for one request of this length, the engine would refuse

@@ -1,4 +1,4 @@
-"""What a request's time outside of the engine's steps went to: tokenizing, and slow readers."""
+"""The time of a request outside of the engine's steps: tokenizing, and slow readers."""
 
 from __future__ import annotations
 

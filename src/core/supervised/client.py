@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..config import EngineConfig
-from ..contract.client import STALL_SECONDS, EngineClient, LiveRequest, Load
+from ..contract.activity import Activity, LiveRequest
+from ..contract.client import STALL_SECONDS, EngineClient, Load
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
 from ..contract.registry import Replica
@@ -165,6 +166,9 @@ class SupervisedEngine:
 
     async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
         return await self.replicas.explain(request_id, count)
+
+    async def activity(self, after_step: int) -> tuple[Activity, ...]:
+        return await self.replicas.activity(after_step)
 
     @property
     def router_guards(self) -> tuple[Guard, ...]:

@@ -1,7 +1,7 @@
 """Counters that survive the restart of their engine, in Prometheus's text format.
 
-A counter of a new engine begins at 0. Added to what the engines before it counted, it never falls,
-as Prometheus needs it. Gauges are only shown while their engine lives.
+A counter of a new engine begins at 0. Added to the counts of the engines before it, it never
+decreases, as Prometheus needs it. Gauges are only shown while their engine lives.
 """
 
 from __future__ import annotations

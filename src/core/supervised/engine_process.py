@@ -40,12 +40,14 @@ from .messages import (
     End,
     Explain,
     Explained,
+    Observe,
+    Observed,
     Output,
     Outputs,
     Ready,
     Report,
     Scored,
-    Start,
+    StartEngine,
     Stop,
     Submit,
     decode_to_engine,
@@ -73,7 +75,7 @@ def run_engine(control: socket.socket, logs: socket.socket, make_engine: MakeEng
     with suppress(EOFError):
         board = receive_board(control)
         start = decode_to_engine(receive(control))
-        assert isinstance(start, Start)
+        assert isinstance(start, StartEngine)
         start.place.enter()
         forward_logs(logs, start.log_level)
         asyncio.run(_serve(control, board, start, make_engine))
@@ -82,7 +84,7 @@ def run_engine(control: socket.socket, logs: socket.socket, make_engine: MakeEng
 
 
 async def _serve(
-    control: socket.socket, board: Board, start: Start, make_engine: MakeEngine
+    control: socket.socket, board: Board, start: StartEngine, make_engine: MakeEngine
 ) -> None:
     loop = asyncio.get_running_loop()
     control.setblocking(False)
@@ -108,7 +110,7 @@ class EngineProcess(asyncio.Protocol):
         """Set when the client needs no more outputs."""
         self._closed = asyncio.Event()
 
-    async def run(self, start: Start, make_engine: MakeEngine) -> None:
+    async def run(self, start: StartEngine, make_engine: MakeEngine) -> None:
         """Start the engine, and serve it until the client leaves or the engine dies."""
         try:
             with StartLimit(start.config.plugin_start_timeout, self._board.show_plugin):
@@ -123,12 +125,12 @@ class EngineProcess(asyncio.Protocol):
             self._send(not_started(error, "the engine"))
         else:
             gc.collect()
-            gc.freeze()  # what stays: looking through it again takes as long as steps
+            gc.freeze()  # these objects stay: looking through them again takes as long as steps
             self._send(Ready(self._engine.info, self._engine.max_model_len))
             self._running.prepare_grammars()
             await self._beat()
             await self._engine.close()
-        self._transport.close()  # sends what is left
+        self._transport.close()  # sends the remaining messages
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), LAST_WORDS)
 
@@ -181,6 +183,8 @@ class EngineProcess(asyncio.Protocol):
                 self._report(message.number)
             case Explain(number, request_id, count):
                 self._send(Explained(number, self._running.explain_now(request_id, count)))
+            case Observe(number, after_step):
+                self._send(Observed(number, self._running.activity_now(after_step)))
             case Stop():
                 self._left.set()
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from ..config import EngineConfig
+from ..contract.activity import Activity
 from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.registry import Replica
@@ -28,6 +29,7 @@ from ..processes.frames import FrameReader, frame
 from ..processes.logs import LogReceiver, current_level
 from ..processes.messages import Message, NotStarted, Refused, Stage, encode
 from ..processes.place import Place
+from ..processes.printed import PrintedLines, show_printed
 from ..processes.refusals import raised_by
 from .crash_suspects import CrashSuspects
 from .messages import (
@@ -37,11 +39,13 @@ from .messages import (
     End,
     Explain,
     Explained,
+    Observe,
+    Observed,
     Outputs,
     Ready,
     Report,
     Scored,
-    Start,
+    StartEngine,
     Stop,
     Submit,
     decode_from_engine,
@@ -67,7 +71,7 @@ log = get_logger("engine")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetup:
-    """How to start an engine process, and what to call about its requests."""
+    """The settings of an engine process, and the functions to call about its requests."""
 
     target: str
     """Function of the child process, see `processes.child.spawn`."""
@@ -125,15 +129,19 @@ class EngineLink(asyncio.Protocol):
         EngineStoppedError if the process ends, with how and at which stage.
         """
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)  # messages, and log records
-        self._child = spawn(self._setup.target, kinds)
+        self._printed = PrintedLines(show_printed)
         try:
+            self._child = spawn(self._setup.target, kinds, output=self._printed.writer)
+            self._printed.close_writer()
             await self._connect(*self._child.sockets)
         except OSError:
-            self._child.kill()
-            self._child = None
+            if self._child is not None:
+                self._child.kill()
+                self._child = None
+            self._printed.close()
             raise
         setup = self._setup
-        self._send(Start(setup.config, current_level(), setup.replica, setup.place))
+        self._send(StartEngine(setup.config, current_level(), setup.replica, setup.place))
         return await self.ready
 
     async def _connect(self, control: socket.socket, logs: socket.socket) -> None:
@@ -144,7 +152,12 @@ class EngineLink(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._logs, self._receiver = logs, LogReceiver(logs)
         loop.add_reader(logs, self._receiver.receive)
+        loop.add_reader(self._printed.fd, self._receive_printed)
         await loop.create_connection(lambda: self, sock=control)
+
+    def _receive_printed(self) -> None:
+        if not self._printed.receive():  # all its writers have ended
+            asyncio.get_running_loop().remove_reader(self._printed.fd)
 
     async def close(self, patience: float) -> None:
         """Let the engine close within `patience` seconds, and end the process in any case."""
@@ -154,6 +167,10 @@ class EngineLink(asyncio.Protocol):
             self._send(Stop())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self.lost), patience)
+        if patience and not self.lost.done():
+            calls = map(str, read_calls(self.board))
+            reason = " ".join((f"it did not stop within {patience:g} s", *calls))
+            log.warning("engine_killed", reason=reason)
         self.kill("")
         await self.lost
 
@@ -207,7 +224,8 @@ class EngineLink(asyncio.Protocol):
 
     async def _end_process(self, error: Exception | None) -> None:
         assert self._child is not None
-        asyncio.get_running_loop().remove_reader(self._logs)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._logs)
         with contextlib.suppress(OSError):
             self._receiver.receive()  # the last records before its end
         has_ended = bool(self.blame) or await asyncio.to_thread(self._child.wait, END_SECONDS)
@@ -222,6 +240,8 @@ class EngineLink(asyncio.Protocol):
             self._note_crash()
         self._fail_all(EngineStoppedError(LOST))
         await asyncio.to_thread(self._child.kill)
+        loop.remove_reader(self._printed.fd)
+        self._printed.close()
         how = f"the engine's process did not start: {reason} while {self.board.stage}"
         _fail(self.ready, EngineStoppedError(how))
         self.lost.set_result(reason)
@@ -240,6 +260,8 @@ class EngineLink(asyncio.Protocol):
     def _note_crash(self) -> None:
         """Suspect the requests that the engine computed when it was lost. If it computed none, for
         example because it planned a step, any request may be the cause."""
+        if self.board.is_excused:
+            return
         found = self.board.in_work()
         streams = {s.number: s for s in (*self._stopped, *self.open_requests.values())}
         digests = dict(self._left) | {n: streams[n].digest for n in found.keys() & streams.keys()}
@@ -304,6 +326,13 @@ class EngineLink(asyncio.Protocol):
         assert isinstance(answer, Explained)
         return answer.found
 
+    async def activity(self, after_step: int) -> Activity:
+        """Ask the engine what it does."""
+        number = next(self._numbers)
+        answer = await self._call(number, Observe(number, after_step))
+        assert isinstance(answer, Observed)
+        return answer.found
+
     async def _call(self, number: int, message: Message) -> Message:
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._calls[number] = waiting
@@ -328,7 +357,13 @@ class EngineLink(asyncio.Protocol):
             case Scored(number, logprobs):
                 if (stream := self.open_requests.get(number)) is not None:
                     stream.scored += logprobs
-            case Accepted(number) | Refused(number) | Report(number) | Explained(number):
+            case (
+                Accepted(number)
+                | Refused(number)
+                | Report(number)
+                | Explained(number)
+                | Observed(number)
+            ):
                 waiting = self._calls.get(number)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from ..config import EngineConfig
-from ..contract.client import LiveRequest, Load
+from ..contract.activity import Activity, LiveRequest
+from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..contract.registry import ONLY_REPLICA, Replica
@@ -22,7 +23,7 @@ from ..shell.checking import CheckedRequest
 # From the client
 
 
-class Start(Message, frozen=True):
+class StartEngine(Message, frozen=True):
     """The first message: build this engine."""
 
     config: EngineConfig
@@ -57,6 +58,13 @@ class Explain(Message, frozen=True):
     number: int
     request_id: str | None
     count: int
+
+
+class Observe(Message, frozen=True):
+    """Send what the engine does, with its steps after `after_step`."""
+
+    number: int
+    after_step: int
 
 
 class Stop(Message, frozen=True):
@@ -127,9 +135,26 @@ class Explained(Message, frozen=True):
     found: tuple[Explanation, ...]
 
 
-ToEngine = Start | Submit | End | Ask | Explain | Stop
+class Observed(Message, frozen=True):
+    """The answer to Observe."""
+
+    number: int
+    found: Activity
+
+
+ToEngine = StartEngine | Submit | End | Ask | Explain | Observe | Stop
 FromEngine = (
-    Stage | Ready | NotStarted | Died | Accepted | Refused | Scored | Outputs | Report | Explained
+    Stage
+    | Ready
+    | NotStarted
+    | Died
+    | Accepted
+    | Refused
+    | Scored
+    | Outputs
+    | Report
+    | Explained
+    | Observed
 )
 
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

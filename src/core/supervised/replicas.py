@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from structlog.contextvars import bind_contextvars
 
-from ..contract.client import LiveRequest, Load
+from ..contract.activity import Activity, LiveRequest
+from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
 from ..interfaces import Progress, no_progress
@@ -117,6 +118,13 @@ class Replicas:
         asked = (self.supervisors[index].explain(request_id, count) for index in indexes)
         answers = zip(indexes, await asyncio.gather(*asked), strict=True)
         return tuple(replace(one, engine=index) for index, found in answers for one in found)
+
+    async def activity(self, after_step: int) -> tuple[Activity, ...]:
+        """The activity of the engines that serve and do not hang."""
+        indexes = [index for index, _ in self.serving()]
+        asked = (self.supervisors[index].activity(after_step) for index in indexes)
+        answers = zip(indexes, await asyncio.gather(*asked), strict=True)
+        return tuple(replace(one, engine=index) for index, one in answers if one is not None)
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         """The plugins, which are the same in all engines, with their failures in all of them."""

@@ -1,11 +1,11 @@
-"""What a router sees: a request with the hashes of its blocks, and the replicas that serve."""
+"""The views of a router: a request with the hashes of its blocks, and the replicas that serve."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
 
-from ..contract.routing import ReplicaView
+from ..contract.providers.routing import ReplicaView
 from ..engine.blocks.pool import hash_chain, hash_root
 from ..interfaces import ModelInfo
 from ..shell.checking import CheckedRequest
@@ -34,7 +34,7 @@ class Routed:
 
 
 def view_of(index: int, link: EngineLink) -> ReplicaView:
-    """What a router sees of a replica that serves."""
+    """A router's view of a replica that serves."""
     return ReplicaView(
         index=index,
         num_requests=len(link.open_requests),

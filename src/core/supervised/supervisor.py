@@ -8,10 +8,11 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 
+from ..contract.activity import Activity
 from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
-from ..errors import TokenmillError
+from ..errors import EngineStoppedError, TokenmillError, UnavailableError
 from ..interfaces import Progress, no_progress
 from ..log import get_logger
 from ..processes.restarts import PERIOD, Restarts
@@ -53,7 +54,7 @@ class EngineSupervisor:
         """The stalls of the engine's steps and of its event loop."""
         self.report = Report(0, IDLE)
         self.max_model_len = 0
-        """That of the engine that was ready last."""
+        """The maximum of the engine that was ready last."""
         self._setup = setup
         self.num_restarts = 0
         self.num_lost_requests = 0
@@ -74,9 +75,16 @@ class EngineSupervisor:
         self._start_seconds = 0.0
 
     async def start(self, progress: Progress) -> Ready:
-        """Start the first engine. Raises ConfigError when it cannot work."""
+        """Start the first engine.
+
+        Raises what EngineLink.open raises, and EngineStoppedError instead of OSError.
+        """
         began = time.monotonic()
-        ready = await self._open(progress)
+        try:
+            ready = await self._open(progress)
+        except OSError as error:
+            reason = error.strerror or error
+            raise EngineStoppedError(f"the engine's process did not start: {reason}") from error
         self._start_seconds = time.monotonic() - began
         self._task = asyncio.create_task(self._supervise(), name="tokenmill-supervisor")
         return ready
@@ -97,12 +105,19 @@ class EngineSupervisor:
                 self.report = await asyncio.wait_for(link.ask(), ANSWER_SECONDS)
 
     async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
-        """What the engine's step log has of a request, or of the slowest ones; nothing if it hangs
-        or there is none."""
+        """The explanations of the step log for a request, or for the slowest ones. Empty if the
+        engine hangs, or has no such log."""
         if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
                 return await asyncio.wait_for(link.explain(request_id, count), ANSWER_SECONDS)
         return ()
+
+    async def activity(self, after_step: int) -> Activity | None:
+        """The engine's activity; None if it hangs or there is none."""
+        if (link := self.ready_link) is not None:
+            with suppress(TimeoutError, TokenmillError):
+                return await asyncio.wait_for(link.activity(after_step), ANSWER_SECONDS)
+        return None
 
     def render_metrics(self) -> bytes:
         """The metrics of all engines so far, and of this supervisor."""
@@ -228,7 +243,8 @@ class EngineSupervisor:
                 reason = str(error) or type(error).__name__
                 log.error("engine_not_restarted", reason=reason)
                 await self.link.close(0.0)
-                delay = self._restarts.next_delay(time.monotonic())
+                counts = not isinstance(error, UnavailableError)
+                delay = self._restarts.next_delay(time.monotonic(), counts=counts)
             else:
                 seconds = round(time.monotonic() - began, 1)
                 log.warning("engine_restarted", pid=self.link.pid, seconds=seconds)

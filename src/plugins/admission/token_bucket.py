@@ -59,8 +59,8 @@ class TokenBucket:
     """Refuses requests of an API key that has spent its allowance, or has too many live requests.
 
     Requests without a key share one bucket. A request pays for its prompt and `max_tokens` on
-    arrival. When it ends, it gets back the tokens that it did not generate. There are as many
-    buckets as the server has keys.
+    arrival. When it ends, it gets back the tokens that it did not generate. There is one
+    bucket per key of the server.
     """
 
     def __init__(self, options: TokenBucketOptions) -> None:
@@ -124,7 +124,7 @@ class TokenBucket:
             self._end_choice(request.options.api_key_id, request.request_id)
 
     def _has_too_many(self, request: RequestView, limit: int) -> bool:
-        """Whether the key has `limit` live calls besides the one that this request belongs to."""
+        """Whether the key has `limit` live calls, not counting the call of this request."""
         live = self._live.get(request.options.api_key_id, Counter())
         return 0 < limit <= len(live) - (request.request_id in live)
 

@@ -35,7 +35,7 @@ class PrefixAwareOptions:
 
 
 class PrefixAware:
-    """Remembers which prompt blocks each replica got, as many as its KV cache holds."""
+    """Remembers which prompt blocks each replica got, up to the size of its KV cache."""
 
     def __init__(self, options: PrefixAwareOptions) -> None:
         self._tokens_per_request = options.tokens_per_request

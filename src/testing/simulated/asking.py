@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ...core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from ...core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from ...core.plan import Grant, StepPlan
 from ...core.sampling_params import SamplingParams
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...core.contract.speculation import SpeculationLimits
+from ...core.contract.providers.speculation import SpeculationLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Self
 
-from ...core.contract.speculation import SpeculationLimits
+from ...core.contract.providers.speculation import SpeculationLimits
 from ...core.engine.step import StepLimits
 from ...core.kv_memory import longest_sequence
 from ..simulated.drafting import DraftingSettings

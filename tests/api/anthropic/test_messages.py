@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tokenmill.api.anthropic.bodies import MessagesBody
-from tokenmill.api.anthropic.conversation import chat_body
+from tokenmill.api.anthropic.conversation import read_conversation
 
 from ..serving import SteeredExecutor, serve_engine, toy_engine
 
@@ -156,7 +156,7 @@ def chat_messages(*messages: dict[str, Any], **fields: Any) -> list[dict[str, An
     body = msgspec.convert(ASK | {"messages": list(messages)} | fields, MessagesBody)
     found: list[dict[str, Any]] = [
         {name: value for name, value in message.items() if value is not None}
-        for message in msgspec.to_builtins(chat_body(body).messages)
+        for message in msgspec.to_builtins(list(read_conversation(body).messages))
     ]
     return found
 

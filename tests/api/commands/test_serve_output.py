@@ -34,12 +34,15 @@ def test_each_line_is_an_event_and_one_says_where_the_server_listens(tmp_path: P
         tmp_path, "--disable-log-requests", "--served-model-name", "mine",
         program=("tests.api.toy_serve",),
     ) as server:  # fmt: skip
-        assert httpx.post(f"{server.url}/v1/completions", json=ASK).status_code == 200
+        ask = ASK | {"user": "write"}
+        assert httpx.post(f"{server.url}/v1/completions", json=ask).status_code == 200
         assert httpx.get(f"{server.url}/v1/nothing").status_code == 404
     events = [json.loads(line) for line in server.log.read_text().splitlines()]
     [listening] = [one for one in events if one["event"] == "listening"]
     assert (listening["address"], listening["model"]) == (server.url, "mine")
     assert listening["seconds"] > 0 and listening["num_kv_tokens"] == 1024
+    printed = [one["text"] for one in events if one["event"] == "printed"]
+    assert printed == ["a plugin prints", "100 %", "native code writes"]
     stages = [(one["event"], one["stage"]) for one in events if "stage" in one]
     assert stages == [
         (event, stage)

@@ -56,6 +56,17 @@ def test_a_clients_text_cannot_control_the_terminal() -> None:
     assert line("other", text="\x1b[2J\n", name="acme").isprintable()
 
 
+def test_a_line_that_the_engine_s_process_prints_is_shown_as_it_is() -> None:
+    text = line("printed", name="engine", text="it's 3 \x1b[2J")
+    assert text[len("hh:mm:ss ") :] == "| it's 3 ?[2J"
+
+
+def test_a_plugin_that_starts_slowly_is_named() -> None:
+    stage = "importing plugin 'acme' (acme 1.0)"
+    text = line("plugin_start_slow", name="plugins", stage=stage, seconds=4)
+    assert text.endswith(f" still {stage} after 4 s")
+
+
 def test_events_that_only_share_a_name_are_shown_with_their_fields() -> None:
     assert line("request", name="acme", a=1).endswith(" request a=1")
     assert line("stopped", name="acme").endswith(" stopped")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tokenmill.api.responses.bodies import ResponsesBody
-from tokenmill.api.responses.conversation import chat_body
+from tokenmill.api.responses.conversation import read_messages
 
 from ..serving import SteeredExecutor, serve_engine, toy_engine
 from ..test_errors import check_error
@@ -158,7 +158,7 @@ def chat_messages(*items: dict[str, Any]) -> list[dict[str, Any]]:
     body = msgspec.convert({"input": list(items)}, ResponsesBody)
     return [
         {name: value for name, value in message.items() if value is not None}
-        for message in msgspec.to_builtins(chat_body(body).messages)
+        for message in msgspec.to_builtins(list(read_messages(body)))
     ]
 
 

@@ -24,8 +24,8 @@ from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.cpu.ranks import NativeRanks
 from tokenmill.backends.linear.base import LinearSpec
-from tokenmill.backends.models.decoder import Decoder
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.decoder import Decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.models.tensor_parallel import Gathered, reduce
 from tokenmill.backends.running.runner import LayeredModel, StepModel
 from tokenmill.backends.running.whole_step import whole_step

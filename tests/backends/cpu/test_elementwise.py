@@ -20,8 +20,8 @@ from tokenmill.backends.cpu.native.structures import (
     RotateAndWriteCallStruct,
 )
 from tokenmill.backends.cpu.packed_weights import pack_linear
-from tokenmill.backends.models.decoder import RMSNorm
-from tokenmill.backends.models.rope import rotate
+from tokenmill.backends.models.native.decoder import RMSNorm
+from tokenmill.backends.models.native.rope import rotate
 
 ELEMENTS = {torch.float32: Element.F32, torch.bfloat16: Element.BF16}
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2.0**-7}

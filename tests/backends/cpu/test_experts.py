@@ -13,7 +13,7 @@ from tests.oracle.test_architectures import save_in_mxfp4
 from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.projections import CPULinear, NativeLinear
 from tokenmill.backends.linear.base import LinearSpec, Projection
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.interfaces import no_progress
 

@@ -15,7 +15,7 @@ from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.decoder_call import DecoderCall
 from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.ranks import NativeRanks
-from tokenmill.backends.models.decoder import Decoder
+from tokenmill.backends.models.native.decoder import Decoder
 from tokenmill.backends.models.pipeline_parallel import StagedDecoder
 from tokenmill.backends.models.tensor_parallel import Gathered, reduce
 from tokenmill.backends.running.whole_step import whole_step

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.contract.speculation import (
+from tokenmill.core.contract.providers.speculation import (
     Draft,
     ProposalBatch,
     SpeculationLimits,

@@ -12,7 +12,7 @@ import torch
 
 from tokenmill import AsyncEngine
 from tokenmill.backends.drafting.model_runner import DraftRunner
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.errors import RequestFailedError
 from tokenmill.core.interfaces import no_progress

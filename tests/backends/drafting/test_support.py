@@ -19,7 +19,7 @@ from tokenmill.backends.state.kv_cache import bytes_per_block
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.contract.speculation import (
+from tokenmill.core.contract.providers.speculation import (
     Draft,
     ProposalBatch,
     SpeculationLimits,

@@ -22,7 +22,7 @@ from tokenmill.backends.execution.rank_memory import (
 from tokenmill.backends.execution.workers import division
 from tokenmill.backends.execution.workers.division import divide_among_ranks, warn_of_few_cores
 from tokenmill.backends.models.base import LoadOptions, ModelSpec
-from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.models.tensor_parallel import TensorParallel
 from tokenmill.backends.running.model_parts import choose_spec, keeping_of, linear_spec
 from tokenmill.backends.weights.checkpoint import Checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tokenmill.backends.attention.fp8 import quantize
-from tokenmill.backends.models.decoder import Decoder
+from tokenmill.backends.models.native.decoder import Decoder
 
 
 def compute_logits(

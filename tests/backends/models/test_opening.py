@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from gguf import GGMLQuantizationType as Kind
 from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny_checkpoints import TARGET, in_type, write_model
 from tests.backends.weights.gguf_writing import write_gguf
-from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.bridge.bridge import TransformersModels
+from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.models.opening import open_model
 from tokenmill.backends.weights.checkpoint_decorator import as_stored
 from tokenmill.backends.weights.formats.gguf_blocks import FLOAT16
@@ -89,3 +91,45 @@ def test_a_gguf_file_in_float16_keeps_it(tmp_path: Path) -> None:
     assert checkpoint.stored(name).format == checkpoint.dtype == FLOAT16
     kept, stored = checkpoint.matrix(name), as_stored(checkpoint)
     assert isinstance(kept, PackedWeights) and torch.equal(kept.dequantize(), stored.tensor(name))
+
+
+def test_random_weights_need_only_config_json_and_depend_on_the_seed(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="no weights in"):
+        open_model(model, NativeModels, EngineConfig())
+    name = "model.layers.0.mlp.up_proj.weight"
+    tensors = []
+    for seed in (1, 1, 2):
+        config = EngineConfig(load_format="dummy", seed=seed)
+        checkpoint, _ = open_model(model, NativeModels, config)
+        tensors.append(checkpoint.tensor(name))
+        assert checkpoint.stored(name).shape == tensors[-1].shape
+        assert tensors[-1].abs().max() < 2
+    first, again, other = tensors
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_random_weights_have_the_type_that_config_json_states(model: Path, dtype: str) -> None:
+    change_config(model, dtype=dtype)
+    checkpoint, _ = open_model(model, NativeModels, EngineConfig(load_format="dummy"))
+    wanted = getattr(torch, dtype)
+    assert checkpoint.dtype is checkpoint.tensor("model.norm.weight").dtype is wanted
+
+
+def test_random_weights_are_refused_where_they_cannot_be_made(model: Path, tmp_path: Path) -> None:
+    config = EngineConfig(load_format="dummy")
+    with pytest.raises(ConfigError, match="it makes no random weights"):
+        open_model(model, TransformersModels, config)
+    change_config(model, quantization_config={"quant_method": "fp8"})
+    with pytest.raises(ConfigError, match="makes no weights of fp8: remove quantization_config"):
+        open_model(model, NativeModels, config)
+    gguf = tmp_path / "m.gguf"
+    write_gguf(gguf, random_checkpoint(replace(TARGET, num_layers=1), 0))
+    with pytest.raises(ConfigError, match=r"which m\.gguf does not have"):
+        open_model(gguf, NativeModels, config)
+
+
+def change_config(model: Path, **fields: object) -> None:
+    file = model / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))

@@ -18,9 +18,9 @@ from tests.oracle.architectures import MODELS
 from tests.oracle.test_architectures import save_in_mxfp4
 from tokenmill.backends.linear.torch import Linear
 from tokenmill.backends.models.base import ModelSpec
-from tokenmill.backends.models.decoder import Decoder
-from tokenmill.backends.models.feed_forward import Experts
-from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.native.decoder import Decoder
+from tokenmill.backends.models.native.feed_forward import Experts
+from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.models.tensor_parallel import TensorParallel
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
 from tokenmill.backends.weights.expert_sharding import part_of

@@ -18,9 +18,9 @@ from tokenmill.backends.execution.workers.division import divide_among_ranks
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.base import Model, ModelSpec
-from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.native.implementation import NativeModels
+from tokenmill.backends.models.native.rope import RotaryTable
 from tokenmill.backends.models.opening import in_float16
-from tokenmill.backends.models.rope import RotaryTable
 from tokenmill.backends.running import memory_need
 from tokenmill.backends.running.memory_need import refuse_too_large, weight_bytes
 from tokenmill.backends.running.model_parts import Backends, choose_spec, keeping_of, load_parts

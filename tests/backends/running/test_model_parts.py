@@ -13,7 +13,7 @@ from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny import CONFIG
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.models.base import LoadOptions, Model, ModelSpec
-from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.running.model_parts import ModelParts, choose_spec, load_parts
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.config.features import Features

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from tokenmill.backends.models.decoder import Decoder
+from tokenmill.backends.models.native.decoder import Decoder
 from tokenmill.backends.sampling.noise import uniform
 from tokenmill.core.plan import BlockCopies, CopyDirection
 from tokenmill.core.sampling_params import SamplingParams

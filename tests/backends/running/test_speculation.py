@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tokenmill.backends.state.draft_probs import DraftProbs
-from tokenmill.core.contract.speculation import Draft, ProposalBatch
+from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch
 from tokenmill.core.plan import StepResult
 from tokenmill.core.sampling_params import SamplingParams
 

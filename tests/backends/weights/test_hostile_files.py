@@ -19,7 +19,7 @@ from tests.backends.random_weights import random_checkpoint
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.base import ModelSpec
-from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.running import memory_need
 from tokenmill.backends.running.model_parts import Backends, choose_spec, load_parts
 from tokenmill.backends.text.load import load_tokenizer

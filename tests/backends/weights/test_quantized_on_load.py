@@ -20,8 +20,8 @@ from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.distill.saving import to_hf_config
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.linear.torch import TorchLinear
-from tokenmill.backends.models.loader import load_decoder
-from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.native.implementation import NativeModels
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.models.opening import choose_model_impl, open_model
 from tokenmill.backends.running.model_parts import Backends
 from tokenmill.backends.weights.checkpoint import open_checkpoint

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from tokenmill.backends.models.base import LoadOptions, Model, ModelSpec
-from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.config.features import Features
 from tokenmill.testing import ModelImplConformance

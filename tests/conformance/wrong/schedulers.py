@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core.contract.fallback import decode_first
 from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.providers.deciders import decode_first
 from tokenmill.core.outputs import FinishReason
 from tokenmill.testing import SchedulerConformance
 

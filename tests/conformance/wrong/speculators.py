@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tokenmill.core.contract.hookspecs import hookimpl
-from tokenmill.core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
 from tokenmill.testing import SpeculatorConformance
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from tokenmill.api.parsing.answer_reader import AnswerReader
 from tokenmill.core.contract.parsing.answer_parsers import Parsing
 from tokenmill.core.contract.parsing.answer_text import AnswerText
 from tokenmill.core.contract.parsing.answers import CallSyntax, ContentDelta, ToolDefinition
-from tokenmill.core.host.answer_reader import AnswerReader
 
 
 @pytest.mark.parametrize("trigger", ['{"name": ', '"NAME"', '{"name": "NAME", "arguments": {}'])

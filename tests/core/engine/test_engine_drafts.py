@@ -8,7 +8,7 @@ import pytest
 
 from tokenmill.core.contract.events import StepDone
 from tokenmill.core.contract.policy import StepView
-from tokenmill.core.contract.speculation import SpeculationLimits
+from tokenmill.core.contract.providers.speculation import SpeculationLimits
 from tokenmill.core.engine.draft_planning import DraftPlanner
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import StepPlan

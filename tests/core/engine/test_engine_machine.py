@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tokenmill.core.contract.speculation import SpeculationLimits
+from tokenmill.core.contract.providers.speculation import SpeculationLimits
 from tokenmill.core.errors import InvalidRequestError
 from tokenmill.core.outputs import FinishReason
 from tokenmill.testing.simulated.drafting import DraftingSettings

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core.contract.fallback import decode_first
 from tokenmill.core.contract.policy import RequestView, StepView
+from tokenmill.core.contract.providers.deciders import decode_first
 from tokenmill.core.engine.request import Request
 from tokenmill.core.engine.step import Step
 from tokenmill.core.outputs import FinishReason

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from tokenmill.api.parsing.chosen_parsers import build_answer_parsers
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import PluginError
-from tokenmill.core.host.answer_parsers import build_answer_parsers
 from tokenmill.core.host.discovery import (
     check_own_installation,
     find_installed,

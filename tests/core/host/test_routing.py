@@ -9,7 +9,7 @@ import pytest
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.plugin_info import PluginInfo, Source
-from tokenmill.core.contract.routing import ReplicaView
+from tokenmill.core.contract.providers.routing import ReplicaView
 from tokenmill.core.errors import PluginError
 from tokenmill.core.host.routing import GuardedRouter, build_router
 from tokenmill.core.supervised.link import IDLE

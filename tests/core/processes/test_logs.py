@@ -85,3 +85,17 @@ def test_a_list_stays_a_list(
         [1, None],
         ["set()"],
     )
+
+
+def test_a_receiver_adds_the_fields_of_its_sender(
+    logger: logging.Logger,
+    pair: tuple[socket.socket, socket.socket],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    near, far = pair
+    logger.addHandler(Forwarder(partial(send_parts, far)))
+    logger.info("chosen", extra={"model": "m"})
+    with caplog.at_level(logging.INFO, "tokenmill.engine"):
+        LogReceiver(near, {"rank": 1}).receive()
+    found = vars(caplog.records[0])
+    assert (found["model"], found["rank"]) == ("m", 1)

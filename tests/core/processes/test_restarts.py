@@ -37,3 +37,11 @@ def test_a_failure_whose_cause_is_known_may_be_the_first() -> None:
     assert restarts.next_delay(0.0, is_explained=True) == 0
     assert restarts.next_delay(1.0) == 0
     assert restarts.next_delay(2.0) is None
+
+
+def test_restarts_that_could_only_fail_do_not_count() -> None:
+    restarts = Restarts(1)
+    assert restarts.next_delay(0.0) == 0
+    for second in range(1, 20):
+        assert restarts.next_delay(float(second), counts=False) == LONGEST_DELAY
+    assert restarts.next_delay(20.0) is None

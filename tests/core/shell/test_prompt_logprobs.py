@@ -10,7 +10,8 @@ import pytest
 from tokenmill.core.errors import InvalidRequestError, OverloadedError
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.sampling_params import OutputKind, SamplingParams
-from tokenmill.core.shell import checking, step_loop
+from tokenmill.core.shell import checking
+from tokenmill.core.shell.steps import loop
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 from .test_engine_shell import PROMPT, collect, in_event_loop, make_engine
@@ -50,7 +51,7 @@ async def test_a_prompt_without_output_may_fill_the_whole_context() -> None:
 async def test_live_requests_hold_a_limited_number_of_prompt_logprobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(step_loop, "MAX_LIVE_PROMPT_LOGPROBS", 30)
+    monkeypatch.setattr(loop, "MAX_LIVE_PROMPT_LOGPROBS", 30)
     params = NOTHING.with_changes(prompt_logprobs=4)
     async with make_engine() as engine:
         streams = [await engine.submit(PROMPT, params) for _ in range(2)]

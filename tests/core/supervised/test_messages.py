@@ -19,7 +19,7 @@ from tokenmill.core.shell.checking import NO_OPTIONS, CheckedRequest, check_ids
 from tokenmill.core.supervised.messages import (
     Output,
     Outputs,
-    Start,
+    StartEngine,
     Submit,
     decode_from_engine,
     decode_to_engine,
@@ -74,7 +74,7 @@ def test_requests_and_configurations_arrive_equal() -> None:
     config = EngineConfig(
         model="x", seed=3, speculative_config={"method": "ngram", "num_speculative_tokens": 2}
     )
-    start = Start(config, 20, Replica(index=1, count=2))
+    start = StartEngine(config, 20, Replica(index=1, count=2))
     assert decode_to_engine(encode(start)) == start
 
 

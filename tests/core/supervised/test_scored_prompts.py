@@ -20,7 +20,7 @@ from tokenmill.core.supervised.messages import (
     Outputs,
     Ready,
     Scored,
-    Start,
+    StartEngine,
     Stop,
     Submit,
     decode_from_engine,
@@ -56,7 +56,7 @@ async def answer(request: CheckedRequest) -> list[Message]:
     theirs.setblocking(False)
     _, host = await loop.create_connection(lambda: EngineProcess(board), sock=theirs)
     engine = make_engine(Scoring(num_blocks=256, block_size=4))
-    serving = asyncio.create_task(host.run(Start(engine.config, 20), lambda *_: engine))
+    serving = asyncio.create_task(host.run(StartEngine(engine.config, 20), lambda *_: engine))
     reader, writer = await asyncio.open_connection(sock=ours)
     found: list[Message] = []
     frames = FrameReader()

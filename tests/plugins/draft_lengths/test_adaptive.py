@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tokenmill.core.contract.draft_length import DraftedStep, DraftOutcome
-from tokenmill.core.contract.speculation import SpeculationLimits
+from tokenmill.core.contract.providers.draft_length import DraftedStep, DraftOutcome
+from tokenmill.core.contract.providers.speculation import SpeculationLimits
 from tokenmill.core.engine.request import Request
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.plugins.draft_lengths.adaptive import AdaptiveDraftLength

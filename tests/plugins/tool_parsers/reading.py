@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hypothesis import HealthCheck, settings
 
+from tokenmill.api.parsing.answer_reader import AnswerReader
 from tokenmill.core.contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
 from tokenmill.core.contract.parsing.answers import (
     ContentDelta,
@@ -14,7 +15,6 @@ from tokenmill.core.contract.parsing.answers import (
     ToolCallDelta,
     ToolDefinition,
 )
-from tokenmill.core.host.answer_reader import AnswerReader
 
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For a machine that is busy with other tests."""

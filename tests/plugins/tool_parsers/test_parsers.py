@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokenmill.api.parsing.answer_reader import AnswerReader
 from tokenmill.core.contract.parsing.answer_parsers import ToolCallParser
 from tokenmill.core.contract.parsing.answers import ContentDelta, ToolDefinition
-from tokenmill.core.host.answer_reader import AnswerReader
 from tokenmill.plugins.tool_parsers.gemma import GemmaToolParser
 from tokenmill.plugins.tool_parsers.generic import GenericToolParser
 from tokenmill.plugins.tool_parsers.gpt_oss import GptOssToolParser

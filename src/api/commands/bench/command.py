@@ -7,6 +7,8 @@ from typing import Any
 from .compare import add_compare_parser
 from .engine import add_latency_parser, add_throughput_parser
 from .serve import add_serve_parser
+from .startup import add_startup_parser
+from .sweep import add_sweep_parser
 
 
 def add_parser(subparsers: Any) -> None:
@@ -18,6 +20,7 @@ def add_parser(subparsers: Any) -> None:
         "are those of `vllm bench`.",
         examples=(
             "tokenmill bench serve --num-prompts 100 --max-concurrency 8",
+            "tokenmill bench startup",
             "tokenmill bench compare before.json after.json",
         ),
     )
@@ -25,4 +28,6 @@ def add_parser(subparsers: Any) -> None:
     add_serve_parser(verbs)
     add_throughput_parser(verbs)
     add_latency_parser(verbs)
+    add_startup_parser(verbs)
+    add_sweep_parser(verbs)
     add_compare_parser(verbs)

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..printing import print_json
-from ..tables import print_table
+from ..printing import print_json, print_table
+from .saving import add_html_flag, save_text
 
 
 def add_compare_parser(verbs: Any) -> None:
@@ -24,6 +24,7 @@ def add_compare_parser(verbs: Any) -> None:
         parser.add_argument(
             name, type=Path, metavar="PATH", help=f"{which}, of --save-result --save-detailed"
         )
+    add_html_flag(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
@@ -32,6 +33,10 @@ def _run(args: argparse.Namespace) -> int:
     from ....bench.comparing import compare, read_result
 
     found = list(compare(read_result(args.first), read_result(args.second)))
+    if args.html is not None:
+        from ....bench.page import compare_page
+
+        save_text(args.html, compare_page(found, args.first.stem, args.second.stem))
     if args.json:
         print_json([{**asdict(one), "verdict": one.verdict} for one in found])
         return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from ..flags.engine import (
     merge_model_argument,
 )
 from ..progress import ProgressDisplay
+from .saving import add_html_flag, save_json, save_text
 
 if TYPE_CHECKING:
     from ....core.contract.client import EngineClient
@@ -70,6 +70,7 @@ def _add_flags(parser: Any, *, num_prompts: int | None, input_len: int) -> None:
     ):
         parser.add_argument(flag, type=int, default=default, metavar="N", help=about)
     parser.add_argument("--output-json", type=Path, metavar="PATH", help="write figures to a file")
+    add_html_flag(parser)
 
 
 def _finish(parser: Any, measure: Measure) -> None:
@@ -97,10 +98,11 @@ def _run(args: argparse.Namespace, measure: Measure) -> int:
 
     fields = asyncio.run(run())
     if args.output_json is not None:
-        try:
-            args.output_json.write_text(json.dumps(fields, indent=4) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot write {args.output_json}: {error}") from error
+        save_json(args.output_json, fields)
+    if args.html is not None:
+        from ....bench.page import fields_page
+
+        save_text(args.html, fields_page(f"bench {args.verb}", fields))
     return 0
 
 

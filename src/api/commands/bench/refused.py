@@ -8,7 +8,7 @@ from typing import Any
 
 _IMAGES = "tokenmill takes text only"
 _HUB = "datasets of the Hugging Face hub are not downloaded: use a file, with --dataset-path"
-_PLOTS = "use the file of --save-result --save-detailed with a plotting tool"
+_PLOTS = "use --html, or --save-result --save-detailed with a plotting tool"
 
 REFUSED: Mapping[str, str] = {
     "--use-beam-search": "servers have no beam search any more",

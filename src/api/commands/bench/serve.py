@@ -7,11 +7,13 @@ import asyncio
 import json
 import math
 import os
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ....core.errors import ConfigError
 from ..progress import ProgressDisplay
+from .saving import save_text
 from .serve_flags import SENT_AS_IS, add_flags
 
 if TYPE_CHECKING:
@@ -49,14 +51,15 @@ def _run(args: argparse.Namespace) -> int:
         print(line)
     for answer in [answer for answer in run.answers if not answer.is_ok][:3]:
         print(f"failed: {answer.error}")
+    if args.html is not None:
+        from ....bench.page import serve_page
+
+        save_text(args.html, serve_page(result))
     if not args.save_detailed:
         result = {name: value for name, value in result.items() if name not in DETAILS}
     if args.save_result:
         path = args.result_dir / (args.result_filename or _file_name(args, model))
-        try:
-            path.write_text(json.dumps(result) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error}") from error
+        save_text(path, json.dumps(result) + "\n")
         print(f"saved to {path}")
     return 0 if result["completed"] else 1
 
@@ -68,6 +71,7 @@ async def _measure(args: argparse.Namespace) -> tuple[str, Run]:
     from ....bench.running import Load, run
     from ....bench.vocabulary import vocabulary_of
 
+    dataset = _dataset(args)
     server = Server(
         url=args.base_url or f"http://{args.host}:{args.port}",
         headers=_headers(args),
@@ -77,7 +81,7 @@ async def _measure(args: argparse.Namespace) -> tuple[str, Run]:
     vocabulary, is_exact = await vocabulary_of(server, model)
     if not is_exact:
         print("The server counts no tokens (POST /tokenize): a word of a prompt counts as one.")
-    prompts = _dataset(args).prompts(vocabulary)
+    prompts = dataset.prompts(vocabulary)
     times = _times(args, [prompt.at for prompt in prompts])
     endpoint = ENDPOINTS[args.backend]()
     load = Load(
@@ -89,7 +93,7 @@ async def _measure(args: argparse.Namespace) -> tuple[str, Run]:
         request_id_prefix=args.request_id_prefix,
     )
     await _get_ready(args, load, prompts[0])
-    warmups = [prompts[index % len(prompts)] for index in range(args.num_warmups)]
+    warmups = [replace(prompts[i % len(prompts)], after=None) for i in range(args.num_warmups)]
     if warmups:
         await run(load, warmups, [0.0] * len(warmups))
     done = 0
@@ -139,6 +143,8 @@ def _dataset(args: argparse.Namespace) -> Dataset:
     repeats = args.dataset_name == "prefix_repetition"
     if args.num_prompts < 1:
         raise ConfigError(f"--num-prompts must be at least 1, got {args.num_prompts}")
+    if args.dataset_name == "multi_turn" and args.backend != "openai-chat":
+        raise ConfigError("--dataset-name multi_turn needs --backend openai-chat")
     if not 0 <= args.random_range_ratio < 1:
         raise ConfigError(f"--random-range-ratio must be in [0, 1), got {args.random_range_ratio}")
     return Dataset(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .refused import add_refused
+from .saving import add_html_flag
 
 SENT_AS_IS = (
     *("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty"),
@@ -70,7 +71,13 @@ def _add_dataset_flags(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("requests")
     default = Dataset()
-    group.add_argument("--dataset-name", default="random", choices=[*DATASETS], help="kind")
+    group.add_argument(
+        "--dataset-name",
+        default="random",
+        choices=[*DATASETS],
+        metavar="NAME",
+        help=f"kind: {', '.join(sorted(DATASETS))}",
+    )
     group.add_argument("--dataset-path", type=Path, metavar="PATH", help="file of the dataset")
     group.add_argument(
         "--num-prompts", type=int, default=default.num_prompts, metavar="N", help="requests"
@@ -212,6 +219,7 @@ def _add_result_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--metadata", nargs="*", default=[], metavar="KEY=VALUE", help="further fields of the file"
     )
+    add_html_flag(group)
     group.add_argument("--disable-tqdm", action="store_true", help="show no progress")
 
 

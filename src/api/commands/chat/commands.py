@@ -18,10 +18,10 @@ NO_SYSTEM = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What happens after a command."""
+    """The next action of a chat after a command."""
 
     text: str = ""
-    """What it says."""
+    """The command's answer."""
     message: str | None = None
     """A message to send to the model."""
     leaves: bool = False

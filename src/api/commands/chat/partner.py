@@ -32,7 +32,7 @@ _TOO_LONG = re.compile(
     r"|maximum model length",
     re.I,
 )
-"""How servers say that a conversation exceeds the context: vLLM, llama.cpp, OpenAI, tokenmill."""
+"""Errors of vLLM, llama.cpp, OpenAI and tokenmill for a conversation that exceeds the context."""
 
 
 class ContextFullError(TokenmillError):
@@ -82,7 +82,7 @@ class Partner:
 
     @property
     def place(self) -> str:
-        """Where the model runs."""
+        """The place where the model runs."""
         return self._transport.place
 
     def answer(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Pieces:

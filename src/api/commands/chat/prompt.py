@@ -1,4 +1,4 @@
-"""Where messages come from: a prompt with prompt_toolkit, a plain one, or standard input."""
+"""The source of messages: a prompt with prompt_toolkit, a plain one, or standard input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Prompt(Protocol):
 
 
 def make_prompt(tell: Callable[[str], None]) -> Prompt:
-    """A prompt for a terminal. Without prompt_toolkit it is a plain one, and `tell` says so."""
+    """A prompt for a terminal. Without prompt_toolkit it is a plain one, and `tell` reports it."""
     try:
         from prompt_toolkit import PromptSession  # noqa: F401
     except ImportError:

@@ -21,7 +21,7 @@ each message."""
 
 
 class Answering(Protocol):
-    """What a session needs of its Partner."""
+    """The methods of a Partner that a session needs."""
 
     model: str
     context_length: int | None
@@ -54,7 +54,7 @@ class Session:
         """The last message, if it has no answer."""
         self.last: Statistics | None = None
         self.notices: list[str] = []
-        """What the user should know about the last answer."""
+        """Notes for the user about the last answer."""
         self._clock = clock
         self._tokens_per_char: float | None = None
 
@@ -69,7 +69,7 @@ class Session:
         return self._estimate(self.messages)
 
     def ask(self, text: str) -> Pieces:
-        """Send a message. The pieces of the answer join the conversation, also if the iterator is
+        """Send a message. The pieces of the answer join the conversation, even if the iterator is
         closed early or the partner fails.
 
         Raises TokenmillError.
@@ -133,7 +133,7 @@ class Session:
         return [*system, *turns]
 
     def _fitting(self, text: str) -> Pieces:
-        """The answer, after as many of the oldest turns were dropped as it takes.
+        """The answer. If the conversation is too long, its oldest turns are dropped.
 
         They are dropped only if the rest is accepted: a message may be too long alone.
         """
@@ -194,7 +194,7 @@ class Session:
             self.notices.append("the answer is empty")
 
     def _limit(self, stats: Statistics) -> str:
-        """What an answer reached: its own limit, or that of the context."""
+        """The limit that an answer reached: its own, or that of the context."""
         used, length = stats.usage, self.partner.context_length
         size = used.num_prompt_tokens + used.num_answer_tokens if used else 0
         limit = self.options.get("max_tokens")

@@ -16,7 +16,7 @@ LEAVE_HINT = "Ctrl-C again, Ctrl-D or /bye leaves"
 
 
 class Chat:
-    """One conversation at a prompt. `tell` shows what is not an answer, line by line."""
+    """One conversation at a prompt. `tell` shows all text except answers, line by line."""
 
     def __init__(
         self,

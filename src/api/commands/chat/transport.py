@@ -29,7 +29,7 @@ class Transport(Protocol):
 
     @property
     def place(self) -> str:
-        """Where the API is, for errors."""
+        """The address of the API, for errors."""
         ...
 
     def send(self, path: str, body: bytes | None = None) -> Reply:

@@ -45,7 +45,7 @@ def namespace_of_file(
 ) -> Any:
     """The namespace to parse `words` into: with the values of the file that --config names.
 
-    A flag in `words` replaces the file's value, also where a flag may be repeated. Exits with
+    A flag in `words` replaces the file's value, even where a flag may be repeated. Exits with
     status 2, as for a wrong flag, if the file cannot be read or a key or value is wrong.
     """
     if words is None or "--config" not in parser._option_string_actions:

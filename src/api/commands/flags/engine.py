@@ -91,7 +91,7 @@ def parse_size(text: str) -> int:
 
 
 def _parse_count(text: str) -> int:
-    """A number of tokens, also in vLLM's short form: "8k" is 8,000, and "8K" is 8,192."""
+    """A number of tokens, which may have vLLM's short form: "8k" is 8,000, and "8K" is 8,192."""
     factor = {"k": 1000, "K": 1024}.get(text[-1:], 1)
     try:
         return int(float(text[:-1]) * factor) if factor > 1 else int(text)
@@ -156,7 +156,7 @@ def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
 
 
 def _metavar(field: dataclasses.Field[Any], hint: Any) -> str:
-    """What stands for the value in help: the choices, or the kind of value."""
+    """The name of the value in help: the choices, or the kind of value."""
     if known := field.metadata.get("one_of"):
         return "{" + ",".join(map(str, known)) + "}"
     of_type = {int: "N", float: "N"}.get(_plain_type(hint), "NAME")

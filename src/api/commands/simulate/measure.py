@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ....core.config import EngineConfig
 from ....core.errors import ConfigError
 from ....core.kinds import PREEMPTION_MODE
 from ..flags.engine import SERVING, SPECULATION, add_engine_flags, engine_config
@@ -60,7 +61,17 @@ def _run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--seconds must be positive, got {args.seconds}")
     if not args.output.absolute().parent.is_dir():
         raise ConfigError(f"--output {args.output}: the folder does not exist")
-    config = engine_config(args)
+    with ProgressDisplay() as progress:
+        found = measure(engine_config(args), args.seconds, progress, by_cpu_time=args.cpu_time)
+    found.write(args.output)
+    print_json(found) if args.json else _show(found, args.output)
+    return 0
+
+
+def measure(
+    config: EngineConfig, seconds: float, progress: ProgressDisplay, *, by_cpu_time: bool = False
+) -> StepTimes:
+    """Load the model in this process, and measure its steps for about `seconds`."""
     # Swapping can only be measured with a host pool, which costs nothing until it is written to.
     mode = PREEMPTION_MODE.name
     changes: dict[str, Any] = {"disable_log_stats": True, mode: config.chosen(mode) or "swap"}
@@ -70,33 +81,26 @@ def _run(args: argparse.Namespace) -> int:
     from ....planning.measuring import measure_step_times
 
     num_threads = num_compute_threads()
-    if args.cpu_time and num_threads > 1:
+    if by_cpu_time and num_threads > 1:
         raise ConfigError(
             f"--cpu-time needs one thread, and this process has {num_threads}: "
             "set OMP_NUM_THREADS=1"
         )
-    with ProgressDisplay() as progress:
-        parts = build_parts(config, progress)
-        try:
-            if args.cpu_time and parts.executor.info.device != "cpu":
-                raise ConfigError("--cpu-time cannot measure a GPU; leave it out")
-            found = measure_step_times(
-                parts,
-                config,
-                machine={
-                    **describe_machine(num_threads),
-                    "clock": "cpu" if args.cpu_time else "wall",
-                },
-                date=datetime.now(UTC).date().isoformat(),
-                progress=progress,
-                seconds=args.seconds,
-                clock=time.process_time if args.cpu_time else time.perf_counter,
-            )
-        finally:
-            parts.executor.close()
-    found.write(args.output)
-    print_json(found) if args.json else _show(found, args.output)
-    return 0
+    parts = build_parts(config, progress)
+    try:
+        if by_cpu_time and parts.executor.info.device != "cpu":
+            raise ConfigError("--cpu-time cannot measure a GPU; leave it out")
+        return measure_step_times(
+            parts,
+            config,
+            machine={**describe_machine(num_threads), "clock": "cpu" if by_cpu_time else "wall"},
+            date=datetime.now(UTC).date().isoformat(),
+            progress=progress,
+            seconds=seconds,
+            clock=time.process_time if by_cpu_time else time.perf_counter,
+        )
+    finally:
+        parts.executor.close()
 
 
 def _show(found: StepTimes, output: Path) -> None:

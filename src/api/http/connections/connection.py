@@ -28,7 +28,7 @@ READ_BYTES = 4 << 10
 """Bytes that are parsed in one turn of the event loop. h11 takes a millisecond for 1 KB of chunks
 of one byte, and less for everything else."""
 _BUFFER = memoryview(bytearray(READ_BYTES))
-"""What was just received. All connections share it, because it is copied in the same turn."""
+"""The bytes just received. All connections share it, because it is copied in the same turn."""
 MAX_DISCARDED_BYTES = 256 << 10
 """Bytes of a refused request that are read when its connection is closed."""
 
@@ -82,7 +82,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             os.read(self.transport.get_extra_info("socket").fileno(), MAX_DISCARDED_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the transport puts what it reads next."""
+        """The memory into which the transport reads next."""
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -93,7 +93,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._watch_head()
 
     def handle_events(self) -> None:
-        """Parse what has arrived, also what a client sent before the last answer was complete."""
+        """Parse the bytes that have arrived, even if the last answer is not complete yet."""
         super().handle_events()
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete and not cycle.more_body:
@@ -119,7 +119,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         return True
 
     def _probe(self, seconds: float) -> None:
-        """Write what every client ignores, and again later: "100 Continue", or an SSE comment."""
+        """Write bytes that clients ignore, and again later: "100 Continue", or an SSE comment."""
         cycle = self.cycle
         if self.transport.is_closing() or cycle.response_complete:
             return
@@ -156,7 +156,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self._stall = None
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not a valid request with the reason, and close."""
+        """Answer an invalid request with the reason, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             refusal = self.conn.refusal
             body = error_body(refusal)

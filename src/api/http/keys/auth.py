@@ -8,9 +8,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ..errors import APIError, error_response
 from .ring import KeyHolder, KeyRing
 
-_PAGE = ("page.js", "swagger-ui/swagger-ui.css", "swagger-ui/swagger-ui-bundle.js")
-"""Files of the page /docs. A browser that opens an address sends no key; see `docs_page`."""
-PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", "/docs", *(f"/docs/{n}" for n in _PAGE)})
+_PAGES = (
+    *("/docs", "/docs/page.js", "/docs/swagger-ui/swagger-ui.css"),
+    *("/docs/swagger-ui/swagger-ui-bundle.js", "/live", "/live/live.css", "/live/live.js"),
+    *("/live/charts.js", "/live/playground.js", "/live/server.js"),
+)
+"""The pages and their files. A browser that opens an address sends no key."""
+PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", *_PAGES})
 ADMIN_PREFIX = "/debug/"
 """Beginning of the paths for the admin key only, on a server that has one. On others they do not
 exist."""
@@ -21,7 +25,7 @@ class RequireKey:
 
     Anthropic's clients send the key as x-api-key instead. A bearer token goes first.
 
-    It decides on the path that the router will match, also in an app that is mounted under a
+    It decides on the path that the router will match, even in an app that is mounted under a
     prefix, and never on a URL made from the Host header (CVE-2026-48746). Admin paths are open to
     the admin key only.
 

@@ -100,7 +100,7 @@ class KeyRing:
 
 
 def digest(key: bytes) -> bytes:
-    """What the server keeps of a key."""
+    """The data that the server keeps of a key."""
     return hashlib.sha256(key).digest()
 
 

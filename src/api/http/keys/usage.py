@@ -32,7 +32,7 @@ class KeyLimits:
 
 
 class KeyUsage:
-    """What the keys with limits have used. There are as many buckets as keys with limits."""
+    """The requests and tokens of keys with limits. Each such key has its own buckets."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-import msgspec
 from msgspec import Meta
 
-from ....core.request_options import MAX_CACHE_SALT, MAX_USER
-from .bodies import MAX_IDS, Metadata, ModelName, Name, PositiveCount, PromptItem, Seconds
-from .unsupported import Unsupported, UnsupportedFields
+from ...serving.reading import fields
+from ...serving.reading.unknown_fields import Unsupported, UnsupportedFields
+from .bodies import PromptItem
 
 
-class EmbeddingsBody(msgspec.Struct, kw_only=True):
+class EmbeddingsBody(fields.Sender, kw_only=True):
     """The body of POST /v1/embeddings. Inputs may be texts or token ids."""
 
-    input: str | Annotated[list[PromptItem], Meta(min_length=1, max_length=MAX_IDS)]
-    model: ModelName | None = None
-    dimensions: PositiveCount | None = None
+    input: str | Annotated[list[PromptItem], Meta(min_length=1, max_length=fields.MAX_IDS)]
+    model: fields.ModelName | None = None
+    dimensions: fields.PositiveCount | None = None
     """The embedding is cut to this many numbers before it is normalized."""
     encoding_format: Literal["float", "base64"] | None = None
-    user: Annotated[str, Meta(max_length=MAX_USER)] | None = None
     # vLLM's additions
     add_special_tokens: bool | None = None
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
-    metadata: Metadata | None = None
     normalize: bool | None = None
     """False: the embedding keeps its length. Otherwise its length is 1."""
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
-    request_id: Name | None = None
-    request_timeout: Seconds | None = None
 
     UNSUPPORTED: ClassVar[UnsupportedFields] = {
         "embed_dtype": Unsupported("embeddings are float32", ("float32",)),

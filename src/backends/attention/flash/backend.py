@@ -52,7 +52,7 @@ class FlashAttention:
     name = "flash-attn"
     graphs: GraphSupport = "decodes"
     capabilities = AttentionCapabilities(
-        kv_cache_layouts=(KVLayout.BLOCKS, KVLayout.HALVES, KVLayout.HEADS)
+        kv_cache_layouts=(KVLayout.BLOCKS, KVLayout.HALVES, KVLayout.HEADS), reports=True
     )
 
     @classmethod

@@ -23,7 +23,7 @@ _PADDING = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeGroup:
-    """Sequences with one query each and about as many keys, computed in one call."""
+    """Sequences with one query each and about the same number of keys, computed in one call."""
 
     rows_b: torch.Tensor
     """int64: the rows of the sequences' queries."""
@@ -41,7 +41,7 @@ def build_groups(batch: AttentionBatch, spec: AttentionSpec) -> tuple[DecodeGrou
 class DecodeGraph:
     """Inputs of captured decodes: every shape is that of sequences of the maximum length.
 
-    The unused rows of a step repeat its first row: they read and write what it does.
+    The unused rows of a step repeat its first row: they read and write the same elements.
     """
 
     def __init__(self, spec: AttentionSpec, max_num_seqs: int, max_model_len: int) -> None:

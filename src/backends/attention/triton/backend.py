@@ -38,7 +38,7 @@ class TritonAttention:
     name = "triton"
     graphs: GraphSupport = "decodes"
     capabilities = AttentionCapabilities(
-        kv_cache_layouts=(KVLayout.HEADS, KVLayout.BLOCKS, KVLayout.HALVES)
+        kv_cache_layouts=(KVLayout.HEADS, KVLayout.BLOCKS, KVLayout.HALVES), reports=True
     )
 
     @classmethod

@@ -119,7 +119,7 @@ def attend_kernel(
         share = tl.cdiv(tl.cdiv(end - begin, TILE_KEYS), tl.num_programs(2)) * TILE_KEYS
         begin += tl.program_id(2) * share
         end = tl.minimum(begin + share, end)
-    # Without a window all queries see all keys before the first query's own: those need no mask.
+    # Without a window all queries see all keys before the first query's own: no mask is needed.
     masked_from = begin
     if WINDOW == 0:
         masked_from = tl.maximum(begin, tl.minimum((position + 1) // TILE_KEYS * TILE_KEYS, end))

@@ -16,7 +16,7 @@ _LOG2_E = math.log2(math.e)
 _WRITTEN_TOKENS = 16
 """Tokens that one program writes into the cache."""
 OPTIONS: Mapping[str, Any] = {"enable_fp_fusion": True}
-"""Of every launch: a product and a sum are one instruction. Triton 3.10 changes its default."""
+"""For every launch: a product and a sum are one instruction. Triton 3.10 changes its default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,14 +39,14 @@ def power_of_two(number: int) -> int:
 
 
 def decode_tile(spec: AttentionSpec) -> Tile:
-    """Return the tile of one query: as few rows as tensor cores take, as many stages as fit."""
+    """Return the tile of one query: the fewest rows of tensor cores, and all stages that fit."""
     rows = max(16, power_of_two(_group_size(spec)))
     num_warps = 8 if _is_single(spec) else 4
     return Tile(rows=rows, keys=_num_keys(spec), num_warps=num_warps, num_stages=3)
 
 
 def chunk_tile(spec: AttentionSpec) -> Tile:
-    """Return the tile of a chunk: as many rows as registers hold, to read keys less often."""
+    """Return the tile of a chunk: all rows that registers hold, to read keys less often."""
     rows = (64 if _is_single(spec) else 128) // (1 if _row_bytes(spec) <= 256 else 2)
     rows = max(rows, power_of_two(_group_size(spec)))
     return Tile(rows=rows, keys=_num_keys(spec), num_warps=8, num_stages=2)

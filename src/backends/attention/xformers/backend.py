@@ -62,7 +62,7 @@ class XformersAttention:
 
     name = "xformers"
     capabilities = AttentionCapabilities(
-        kv_cache_layouts=(KVLayout.HALVES, KVLayout.BLOCKS, KVLayout.HEADS)
+        kv_cache_layouts=(KVLayout.HALVES, KVLayout.BLOCKS, KVLayout.HEADS), reports=True
     )
 
     @classmethod

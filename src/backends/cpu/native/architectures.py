@@ -14,7 +14,7 @@ PORTABLE = "portable"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionSet:
-    """How a library for an instruction set is compiled."""
+    """The compiler's options for an instruction set."""
 
     flags: tuple[str, ...] = ()
     compilers: str = OLDEST_COMPILERS

@@ -29,7 +29,7 @@ _ABI_VERSION = 11
 
 
 class Layout(IntEnum):
-    """How packed weights are stored: `Layout` of csrc/linear/linear.h, which describes them."""
+    """The layout of packed weights: `Layout` of csrc/linear/linear.h, which describes each."""
 
     F32 = 0
     BF16 = 1
@@ -77,7 +77,7 @@ class Activation(IntEnum):
 
 
 class InputPrecision(IntEnum):
-    """How a product with quantized weights takes its inputs: `InputPrecision` of
+    """The precision of the inputs of a product with quantized weights: `InputPrecision` of
     csrc/linear/linear.h."""
 
     INT8 = 0

@@ -31,7 +31,7 @@ _TIMEOUT_S = 120.0
 def failure_of(library: Path, progress: Progress) -> str | None:
     """The first failure that the self-test finds in a library on this CPU, or None.
 
-    None also if the library has passed before or the test is switched off. If the test cannot be
+    Also None if the library has passed before or the test is switched off. If the test cannot be
     built or started, that is logged and the result is None: it says nothing about the library.
     """
     if os.environ.get(VARIABLE) == "0":

@@ -16,7 +16,7 @@ from ....core.processes.shared_memory import unnamed_file
 from ...machine.threads import count_usable_cores
 from ..workers.group import open_rendezvous
 from ..workers.worker import RankModel, answer_plan, load_or_refuse
-from .messages import Logged, Node, decode_begin, encode
+from .messages import Logged, Node, decode_start, encode
 
 BEAT_SECONDS = 0.25
 """Maximum time until `watch` returns. The engine treats a much longer silence as a hang."""
@@ -63,17 +63,17 @@ class Worker:
         return f"/proc/{os.getpid()}/fd/{self._exchange.fileno()}"
 
     def load(self, message: bytes, folder: str, exchange: str | None) -> bytes:
-        """Load the model, as Begin asks for. `folder`: relative paths start there. `exchange`: what
+        """Load the model of the message. `folder`: relative paths start there. `exchange`: what
         `open_exchange` of the stage's first rank has returned; None: there is no such file."""
         with suppress(OSError):  # another machine may not have it, and not need it
             os.chdir(folder)
-        begin = decode_begin(message)
+        start = decode_start(message)
         if exchange is not None:
             with suppress(OSError):  # this system has no /proc
                 handle = os.open(exchange, os.O_RDWR)
-                begin = msgspec.structs.replace(begin, exchange=handle)
-        forward_records(lambda record: self._tell(encode(Logged(record))), begin.log_level)
-        loaded = load_or_refuse(begin, lambda *stage: self._tell(encode(Stage(*stage))))
+                start = msgspec.structs.replace(start, exchange=handle)
+        forward_records(lambda record: self._tell(encode(Logged(record))), start.log_level)
+        loaded = load_or_refuse(start, lambda *stage: self._tell(encode(Stage(*stage))))
         if isinstance(loaded, RankModel):
             self._model = loaded
             return encode(loaded.describe())

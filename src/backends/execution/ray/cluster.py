@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
-from ....core.errors import ConfigError
+from ....core.errors import ConfigError, UnavailableError
 from ....core.log import get_logger
 from ...machine.threads import count_usable_cores
+from .nodes import describe_silence
 
 OBJECT_STORE_BYTES = 80 << 20
 """Size of Ray's object store in a cluster of our own, about the minimum that Ray accepts. Only
@@ -26,7 +29,10 @@ LOCAL_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # Ray would send them to its makers
 }
 """Set before Ray is imported for a cluster of our own."""
+JOIN_SECONDS = 5.0
+"""Time in which the cluster must accept a connection."""
 LOOPBACK = "127.0.0.1"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 log = get_logger("ray")
 Leave = Callable[[], None]
 """Disconnects from a cluster."""
@@ -88,11 +94,28 @@ def _connect(address: str | None, num_cpus: int, num_gpus: int) -> Leave:
         for name, value in LOCAL_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         return _start_cluster(max(num_cpus, count_usable_cores()), num_gpus)
+    _check_answers(address)
     import ray
 
     _init(address=address)
-    log.info("ray_cluster_joined", address=address, num_nodes=len(ray.nodes()))
+    log.info(
+        "ray_cluster_joined", address=address, num_nodes=sum(one["Alive"] for one in ray.nodes())
+    )
     return lambda: ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raise UnavailableError if nothing accepts connections at HOST:PORT. Ray would try for
+    minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        return  # "auto": Ray looks the address up on this machine
+    if not port.isdigit():
+        raise ConfigError(f"the address of the Ray cluster is {address}: give HOST:PORT, or auto")
+    if describe_silence((host.strip("[]"), int(port)), JOIN_SECONDS):
+        raise UnavailableError(
+            f"the Ray cluster cannot be joined: nothing answers at host {host}, port {port}"
+        )
 
 
 def _start_cluster(num_cpus: int, num_gpus: int) -> Leave:
@@ -141,11 +164,26 @@ def _start_cluster(num_cpus: int, num_gpus: int) -> Leave:
 
 def _init(**options: object) -> None:
     import ray
+    from ray._private import worker
 
+    # Ray's driver prints errors of the cluster in colours, even with log_to_driver=False.
+    worker.print_to_stdstream = _log_errors
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         ray.init(configure_logging=False, log_to_driver=False, **options)
+    except ConnectionError as error:
+        # `_check_answers` has found the port open.
+        raise UnavailableError(
+            f"the Ray cluster ({options['address']}) cannot be joined, although its port answers: "
+            "RAY_AUTH_MODE and RAY_AUTH_TOKEN must be the same as there; is the token wrong?"
+        ) from error
     except Exception as error:
         where = options["address"]
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(f"the Ray cluster ({where}) cannot be joined: {reason}") from error
+
+
+def _log_errors(batch: Mapping[str, Any], **options: object) -> None:
+    """Log messages that Ray would print."""
+    for text in batch["lines"]:
+        log.warning("ray_reported", text=" ".join(_COLOUR.sub("", text).split()))

@@ -22,6 +22,7 @@ from ..workers.watch import Watch
 from .link import CHECK_SECONDS, ActorLink, wait_for_logs
 from .loading import load
 from .messages import Node, encode
+from .nodes import find_lost_node, find_raylets
 from .options import RayOptions
 from .placement import reserve, start_workers
 
@@ -64,13 +65,15 @@ class RayExecutor:
             group = reserve(spec.config, options, num_gpus)
             leaving.callback(_release, group)
             links = start_workers(group, spec.config.num_ranks)
-            watch = Watch(links, partial(wait_for_logs, links))
+            find_lost = partial(find_lost_node, links, find_raylets(links))
+            watch = Watch(links, partial(wait_for_logs, links), find_lost)
             leaving.callback(watch.close)
             log.info("ray_workers_placed", addresses=[link.node.address for link in links])
             if {link.node.node_id for link in links} == {ray.get_runtime_context().get_node_id()}:
                 spec.refuse_too_large()  # elsewhere, each worker checks its own part
             loaded = load(links, watch, spec, options.cpus_per_worker, num_gpus)
-            info = agree(spec.identify(), loaded, spec.config.pipeline_parallel_size)
+            places = [link.place for link in links]
+            info = agree(spec.identify(), loaded, spec.config.pipeline_parallel_size, places)
             watch.expect_beats()
             return cls(links, watch, info, leaving.pop_all().close)
 
@@ -106,13 +109,13 @@ class RayExecutor:
                 return list(ray.get(list(calls), timeout=CHECK_SECONDS))
             except GetTimeoutError:
                 if self._watch.failure is not None:
-                    raise DeviceError(self._watch.failure) from None
+                    raise self._watch.error() from None
             except Exception:
-                raise DeviceError(self._lose(calls)) from None
+                raise self._lose(calls) from None
             if failures := self._describe_failures(calls):
                 num_late_checks += 1
                 if num_late_checks * CHECK_SECONDS >= LAG_SECONDS:
-                    raise DeviceError(self._give_up(calls, failures))
+                    raise self._give_up(calls, failures)
 
     def _describe_failures(self, calls: Sequence[Any]) -> str | None:
         """The ranks that have failed. Others may then wait forever for their sums."""
@@ -122,12 +125,12 @@ class RayExecutor:
         except RayError:  # an actor is lost: the next `get` of all calls raises, too
             return None
 
-    def _give_up(self, calls: Sequence[Any], failures: str) -> str:
+    def _give_up(self, calls: Sequence[Any], failures: str) -> DeviceError:
         _, waiting = ray.wait(list(calls), num_returns=len(calls), timeout=0)
         link = self._links[calls.index(waiting[0])] if waiting else self._links[0]
         return self._watch.fail(link, f"waits for {failures}")
 
-    def _lose(self, calls: Sequence[Any]) -> str:
+    def _lose(self, calls: Sequence[Any]) -> DeviceError:
         """The reason why a call has raised: its actor is lost."""
         for link, call in zip(self._links, calls, strict=True):
             try:
@@ -136,7 +139,7 @@ class RayExecutor:
                 continue
             except Exception as error:
                 return self._watch.fail(link, link.end(error))
-        return self._watch.failure or "the workers are lost"
+        return self._watch.error()
 
 
 def _release(group: PlacementGroup) -> None:

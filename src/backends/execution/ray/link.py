@@ -41,6 +41,10 @@ class ActorLink:
         return self.node.pid
 
     @property
+    def place(self) -> str:
+        return f" on {self.node.address}"
+
+    @property
     def local_pid(self) -> None:
         """None: the actor may be on another machine."""
         return None
@@ -48,6 +52,11 @@ class ActorLink:
     @property
     def is_alive(self) -> bool:
         return self._end is None
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """True for every end: Ray does not say which signal ended an actor."""
+        return not self.is_alive
 
     def receive_logs(self) -> None:
         """Handle the answer of `watch` if it has arrived, and ask again."""
@@ -64,17 +73,17 @@ class ActorLink:
         self.news = self._ask()
         for message in map(decode_news, messages):
             if isinstance(message, Logged):
-                handle_record(message.record)
+                handle_record(message.record, {"rank": self.rank, "address": self.node.address})
             else:
                 self.stages.append(message)
 
     def end(self, error: Exception) -> str:
         """Note that the actor has ended, and return how."""
-        self._end = self._end or f"on {self.node.address} {describe_error(error)}"
+        self._end = self._end or describe_error(error)
         return self._end
 
     def describe_end(self) -> str:
-        """How the actor ended."""
+        """Return how the actor ended."""
         return self._end or "still runs"
 
     def kill(self) -> None:
@@ -109,7 +118,7 @@ def _check_connected() -> None:
 
 
 def describe_error(error: Exception) -> str:
-    """How an actor ended, in one line: "ended: ..."."""
+    """Return how an actor ended, in one line: "ended: ..."."""
     text = str(error)
     _, _, detail = text.partition("Worker exit detail: ")
     reason = detail.partition(". Some common causes")[0] or text.partition("\n")[0]

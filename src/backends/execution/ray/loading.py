@@ -19,7 +19,7 @@ from ....core.processes.refusals import raised_by
 from ...machine.places import GPUS
 from ..base import ExecutorSpec
 from ..workers.group import LOOPBACK
-from ..workers.messages import Begin, Loaded, Rendezvous
+from ..workers.messages import Loaded, Rendezvous, StartRank
 from ..workers.watch import Watch
 from .link import CHECK_SECONDS, ActorLink, describe_error
 from .messages import decode_loaded, decode_rendezvous, encode
@@ -39,8 +39,8 @@ def load(
     messages = list(_divide(links, spec, cpus_per_worker, place))
     exchanges = _open_exchanges(links, spec.config.tensor_parallel_size)
     calls = {
-        link.actor.load.remote(encode(begin), os.getcwd(), exchange): link
-        for link, begin, exchange in zip(links, messages, exchanges, strict=True)
+        link.actor.load.remote(encode(start), os.getcwd(), exchange): link
+        for link, start, exchange in zip(links, messages, exchanges, strict=True)
     }
     loaded: dict[int, Loaded] = {}
     while calls:
@@ -52,13 +52,13 @@ def load(
             link = calls.pop(call)
             loaded[link.rank] = _read_loaded(link, call, watch)
         if watch.failure is not None:
-            raise DeviceError(f"{watch.failure} while it loaded the model")
+            raise DeviceError(f"{watch.failure} while the model was loaded")
     return [loaded[link.rank] for link in links]
 
 
 def _divide(
     links: Sequence[ActorLink], spec: ExecutorSpec, cpus_per_worker: int | None, place: Place
-) -> Iterator[Begin]:
+) -> Iterator[StartRank]:
     """The first message to each worker."""
     rendezvous = _open_rendezvous(links)
     num_on_node = Counter(link.node.node_id for link in links)
@@ -66,7 +66,7 @@ def _divide(
     for link in links:
         node = link.node
         share = max(1, node.num_cores // num_on_node[node.node_id])
-        yield Begin(
+        yield StartRank(
             rank=link.rank,
             size=len(links),
             local_rank=begun[node.node_id],
@@ -109,7 +109,7 @@ def _ask(link: ActorLink, method: str, *arguments: str) -> Any:
         return ray.get(getattr(link.actor, method).remote(*arguments))
     except RayError as error:
         reason = describe_error(error)
-        where = f"worker {link.rank} on {link.node.address}"
+        where = f"worker {link.rank}{link.place}"
         raise DeviceError(f"{where} ended while the workers connected: {reason}") from error
 
 
@@ -118,8 +118,8 @@ def _read_loaded(link: ActorLink, call: Any, watch: Watch) -> Loaded:
         message: Loaded | NotStarted = decode_loaded(ray.get(call))
     except RayError as error:
         reason = watch.fail(link, link.end(error))
-        raise DeviceError(f"{reason} while it loaded the model") from error
+        raise DeviceError(f"{reason} while the model was loaded") from error
     if isinstance(message, NotStarted):
-        where = f"worker {link.rank} on {link.node.address}"
+        where = f"worker {link.rank}{link.place}"
         raise raised_by(NotStarted(message.error, f"{where}: {message.text}"))
     return message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ....core.processes.messages import Message, NotStarted, Stage
-from ..workers.messages import Begin, Loaded, Rendezvous
+from ..workers.messages import Loaded, Rendezvous, StartRank
 
 
 class Node(Message, frozen=True):
@@ -25,7 +25,7 @@ class Logged(Message, frozen=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_begin = msgspec.msgpack.Decoder(Begin).decode
+decode_start = msgspec.msgpack.Decoder(StartRank).decode
 decode_loaded = msgspec.msgpack.Decoder(Loaded | NotStarted).decode
 decode_news = msgspec.msgpack.Decoder(Stage | Logged).decode
 decode_node = msgspec.msgpack.Decoder(Node).decode

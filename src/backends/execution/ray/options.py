@@ -12,7 +12,7 @@ from ....core.contract.provider_options import NAMED_ONLY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
-    """Which cluster, and what Ray reserves there for the workers."""
+    """The cluster, and the resources that Ray reserves there for the workers."""
 
     address: str | None = field(
         default=None,

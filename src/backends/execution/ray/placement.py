@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import ray
@@ -10,21 +11,26 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ....core.config import EngineConfig
-from ....core.errors import ConfigError, DeviceError
+from ....core.errors import DeviceError, UnavailableError
+from ....core.log import get_logger
 from .actor import WATCH, Worker
 from .link import ActorLink, describe_error
 from .messages import decode_node
 from .options import RayOptions
+from .room import describe_lack, find_room
 
 START_SECONDS = 120.0
 """Time in which Ray must start the processes of all workers."""
+REPORT_SECONDS = 4.0
+"""Time between two log events of a wait for room."""
+log = get_logger("ray")
 
 
 def reserve(config: EngineConfig, options: RayOptions, num_gpus: int) -> PlacementGroup:
     """Reserve room for the workers, with `num_gpus` GPUs for each.
 
     A bundle, which Ray never divides among nodes, is a stage, or with one stage a worker. Raises
-    ConfigError if the cluster has no room.
+    UnavailableError if the cluster has no room.
     """
     num_stages, per_stage = config.pipeline_parallel_size, config.tensor_parallel_size
     num_bundles, per_bundle = (num_stages, per_stage) if num_stages > 1 else (per_stage, 1)
@@ -33,23 +39,19 @@ def reserve(config: EngineConfig, options: RayOptions, num_gpus: int) -> Placeme
         bundle["GPU"] = float(per_bundle * num_gpus)
     placement = options.placement or ("SPREAD" if num_stages > 1 else "STRICT_PACK")
     group = placement_group([bundle] * num_bundles, strategy=placement)
-    if not group.wait(options.placement_timeout):
-        remove_placement_group(group)
-        what = f"{num_bundles} {'stages' if num_stages > 1 else 'workers'}"
-        raise ConfigError(_describe_lack(what, bundle, placement))
+    what = f"{num_bundles} {'stages' if num_stages > 1 else 'workers'}"
+    end = time.monotonic() + options.placement_timeout
+    # Ray waits whole seconds, and rounds down.
+    while not group.wait(min(REPORT_SECONDS, max(1.0, end - time.monotonic()))):
+        lack = describe_lack(what, bundle, placement, find_room())
+        if time.monotonic() >= end:
+            remove_placement_group(group)
+            raise UnavailableError(
+                f"{lack}. Stop other jobs, lower cpus_per_worker, or change the placement: "
+                "`tokenmill plugins show ray`"
+            )
+        log.warning("ray_waits_for_room", reason=lack)
     return group
-
-
-def _describe_lack(what: str, bundle: dict[str, float], placement: str) -> str:
-    free = ray.available_resources()
-    num_nodes = sum(node["Alive"] for node in ray.nodes())
-    wanted = " and ".join(f"{number:g} {name}" for name, number in bundle.items())
-    found = " and ".join(f"{free.get(name, 0):g} {name}" for name in bundle)
-    return (
-        f"the Ray cluster has no room for {what} with {wanted} each, placed by {placement}: it has "
-        f"{found} free on {num_nodes} nodes together. Stop other jobs, lower cpus_per_worker, or "
-        "change the placement: `tokenmill plugins show ray`"
-    )
 
 
 def start_workers(group: PlacementGroup, size: int) -> list[ActorLink]:

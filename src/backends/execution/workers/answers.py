@@ -24,22 +24,28 @@ class WorkerStepError(RuntimeError):
     """A step raised in a worker. The worker's traceback is a note of this exception."""
 
 
-def agree(identity: Identity, answers: Sequence[Loaded], num_stages: int = 1) -> ModelInfo:
-    """The model's info, from the answers of all ranks that have loaded it.
+def agree(
+    identity: Identity,
+    answers: Sequence[Loaded],
+    num_stages: int = 1,
+    places: Sequence[str] | None = None,
+) -> ModelInfo:
+    """The model's info, from the answers of all ranks that have loaded it. `places`: see Watched.
 
     Raises ConfigError with all differences between a worker and the engine.
     """
-    for rank, answer in enumerate(answers):
+    names = [f"worker {i}{place}" for i, place in enumerate(places or [""] * len(answers))]
+    for name, answer in zip(names, answers, strict=True):
         if found := list(differences(identity, answer.identity)):
-            raise ConfigError(f"worker {rank} differs from the engine: {'; '.join(found)}")
+            raise ConfigError(f"{name} differs from the engine: {'; '.join(found)}")
     infos = [answer.info for answer in answers]
     for rank, info in enumerate(infos):
-        for name in ("device", "dtype", "kv_cache_dtype"):  # chosen by each machine for itself
-            first, own = getattr(infos[0], name), getattr(info, name)
+        for field in ("device", "dtype", "kv_cache_dtype"):  # chosen by each machine for itself
+            first, own = getattr(infos[0], field), getattr(info, field)
             if first != own:
                 raise ConfigError(
-                    f"worker 0 has {name} {first}, and worker {rank} has {own}: set "
-                    f"{flag(name)} instead of auto"
+                    f"{names[0]} has {field} {first}, and {names[rank]} has {own}: set "
+                    f"{flag(field)} instead of auto"
                 )
     if any(info.kv_windows != infos[0].kv_windows for info in infos):
         raise ConfigError(
@@ -76,7 +82,7 @@ class RankAnswers:
         first, *others = found[self.num_early :]
         if any(other.token_ids != first.token_ids for other in others):
             reason = "and another worker computed different tokens"
-            raise DeviceError(self._watch.fail(self._links[self.num_early], reason))
+            raise self._watch.fail(self._links[self.num_early], reason)
         if self.num_early:
             _, message = answers[self.num_early]
             self.results.append(message)
@@ -91,7 +97,7 @@ class RankAnswers:
 
 
 def describe_failures(ranks: Iterable[int], answers: Iterable[Answer]) -> str | None:
-    """Which of these ranks have failed to compute a step; None if none has."""
+    """The ranks that failed to compute a step, as text; None if all succeeded."""
     failures = [
         f"worker {rank}, whose step failed ({decode_raised(message).text})"
         for rank, (kind, message) in zip(ranks, answers, strict=True)

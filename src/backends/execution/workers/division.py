@@ -26,7 +26,7 @@ from ...weights.expert_sharding import part_of
 from ...weights.sharding import HEAD, Shard
 from ...weights.stages import StagedCheckpoint, StageLayers, divide_into_stages
 from .group import BACKENDS, GroupRanks, all_agree, join_group
-from .messages import Begin
+from .messages import StartRank
 from .stages import StageLink
 
 log = get_logger("engine")
@@ -34,7 +34,7 @@ log = get_logger("engine")
 
 def count_parameters(checkpoint: Checkpoint) -> int:
     """Number of parameters of the whole model, as its files have them. Tied embeddings count once,
-    also if the head is quantized."""
+    even if the head is quantized."""
     tied = {HEAD} if checkpoint.config.tie_word_embeddings else set()
     names = set(checkpoint.tensor_names()) - tied
     return sum(checkpoint.stored(name).num_elements for name in names)
@@ -114,26 +114,26 @@ def warn_of_few_cores(config: EngineConfig) -> None:
         )
 
 
-def prepare_process(begin: Begin) -> None:
+def prepare_process(start: StartRank) -> None:
     """Set the cores and threads of this process, and connect it to the other ranks."""
-    begin.place.enter()
+    start.place.enter()
     torch.set_num_threads(
-        bind(begin.config.cpu_bind, begin.local_rank, begin.local_size, begin.num_threads)
+        bind(start.config.cpu_bind, start.local_rank, start.local_size, start.num_threads)
     )
-    if begin.rendezvous is not None:
-        device = choose_device(begin.config.device)
-        join_group(begin.rendezvous, begin.rank, begin.size, BACKENDS[device.type])
+    if start.rendezvous is not None:
+        device = choose_device(start.config.device)
+        join_group(start.rendezvous, start.rank, start.size, BACKENDS[device.type])
 
 
 def divide(
-    checkpoint: Checkpoint, impl: ModelImpl, begin: Begin, progress: Progress
+    checkpoint: Checkpoint, impl: ModelImpl, start: StartRank, progress: Progress
 ) -> tuple[Checkpoint, ModelImpl, StageLink | None]:
     """One rank's part of a model, the implementation that runs it, and its link to other stages."""
-    part, shard, own = _part(checkpoint, impl, begin.config, begin.rank)
+    part, shard, own = _part(checkpoint, impl, start.config, start.rank)
     # Decorators wrap an implementation that was already chosen: ModelImpl's constructor and
     # `reasons_against` are missing.
     if shard is not None:
-        ranks = _connect(begin, shard, progress)
+        ranks = _connect(start, shard, progress)
         divided = (
             impl.divided(shard, ranks.sum)
             if isinstance(impl, DividesItself)
@@ -142,11 +142,11 @@ def divide(
         impl = cast(ModelImpl, divided)
     if own is None:
         return part, impl, None
-    step = begin.config.tensor_parallel_size
+    step = start.config.tensor_parallel_size
     link = StageLink(
-        None if own.is_first else begin.rank - step,
-        None if own.is_last else begin.rank + step,
-        choose_device(begin.config.device),
+        None if own.is_first else start.rank - step,
+        None if own.is_last else start.rank + step,
+        choose_device(start.config.device),
     )
     return part, cast(ModelImpl, PipelineParallel(impl, own, link)), link
 
@@ -172,24 +172,24 @@ def _part(
     return checkpoint, shard, own
 
 
-def _connect(begin: Begin, shard: Shard, progress: Progress) -> Ranks:
+def _connect(start: StartRank, shard: Shard, progress: Progress) -> Ranks:
     """The way in which the ranks of a stage add up their partial sums."""
-    if choose_device(begin.config.device).type == "cuda":
-        return GroupRanks(begin.rank, shard.size)
-    native = _native_ranks(begin, shard, progress)
+    if choose_device(start.config.device).type == "cuda":
+        return GroupRanks(start.rank, shard.size)
+    native = _native_ranks(start, shard, progress)
     if all_agree(native is not None) and native is not None:
         return native
     log.warning(
         "ranks_add_up_over_sockets",
         reason="a rank has no native library, or no memory in common with the others",
     )
-    return GroupRanks(begin.rank, shard.size)
+    return GroupRanks(start.rank, shard.size)
 
 
-def _native_ranks(begin: Begin, shard: Shard, progress: Progress) -> NativeRanks | None:
-    if begin.exchange is None:
+def _native_ranks(start: StartRank, shard: Shard, progress: Progress) -> NativeRanks | None:
+    if start.exchange is None:
         return None
     try:
-        return NativeRanks(load_library(progress), shard.rank, shard.size, begin.exchange)
+        return NativeRanks(load_library(progress), shard.rank, shard.size, start.exchange)
     except BuildError:
         return None

@@ -28,7 +28,7 @@ from ..base import ExecutorSpec
 from .answers import LAG_SECONDS, Answer, RankAnswers, agree, describe_failures
 from .group import open_private_rendezvous
 from .link import WorkerLink, wait_for_logs
-from .messages import PLAN, RESULT, Begin, encode
+from .messages import PLAN, RESULT, StartRank, encode
 from .watch import CHECK_SECONDS, Watch
 
 
@@ -58,7 +58,7 @@ class MultiProcess:
         size, per_stage = spec.config.num_ranks, spec.config.tensor_parallel_size
         have_gpus = size > 1 and choose_device(spec.config.device).type == "cuda"
         places = place_ranks(name_gpus()[:size]) if have_gpus else (WHOLE_MACHINE,) * size
-        first = Begin(
+        first = StartRank(
             rank=0,
             size=size,
             local_rank=0,
@@ -80,10 +80,10 @@ class MultiProcess:
                 if per_stage > 1 and rank % per_stage == 0 and not have_gpus:  # one for each stage
                     exchange = exchanges.enter_context(unnamed_file()).fileno()
                     first = msgspec.structs.replace(first, exchange=exchange)
-                begin = msgspec.structs.replace(
+                start = msgspec.structs.replace(
                     first, rank=rank, local_rank=rank, place=places[rank]
                 )
-                links.append(WorkerLink(begin))
+                links.append(WorkerLink(start))
                 failing.callback(links[-1].close)
             watch = Watch(links, partial(wait_for_logs, links))
             failing.callback(watch.close)
@@ -134,7 +134,7 @@ class MultiProcess:
             return  # `_receive` raises the reason
 
     def _finish(self, step: _Step) -> StepResult:
-        """Wait for the answers to a step. Those to earlier steps have been received."""
+        """Wait for the answers to a step. Answers to earlier steps have been received."""
         if self._unsent and self._unsent[0] is step:
             self._send(step)  # not under the lock: it may wait for the worker
             with self._lock:
@@ -171,14 +171,14 @@ class MultiProcess:
         except (OSError, ValueError):  # the watch has closed the sockets
             return list(waiting)
         if not readable:
-            raise DeviceError(self._watch.fail(link, f"waits for {failures}"))
+            raise self._watch.fail(link, f"waits for {failures}")
         return [sock for sock in waiting if sock in readable]
 
     def _receive_from(self, link: WorkerLink) -> Answer:
         try:
             return link.channel.receive()
         except EOFError:
-            raise DeviceError(self._watch.fail(link, link.describe_end())) from None
+            raise self._watch.fail(link, link.describe_end()) from None
 
 
 class _Step:

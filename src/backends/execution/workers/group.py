@@ -34,8 +34,8 @@ WAIT_TIMEOUT = timedelta(hours=1)
 """Time that a rank waits for another one, which may still read its weights from a slow disk. The
 engine notices a lost rank much earlier."""
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-"""What carries tensors between ranks, by the type of the ranks' devices. Ranks with GPUs also have
-tensors in main memory."""
+"""The libraries that carry tensors between ranks, by the type of the ranks' devices. Ranks with
+GPUs also have tensors in main memory."""
 
 
 def open_private_rendezvous() -> tuple[IO[bytes], Rendezvous]:

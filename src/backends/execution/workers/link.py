@@ -8,12 +8,13 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 
 from ....core.processes.child import spawn
+from ....core.processes.crashes import is_crash, num_oom_kills
 from ....core.processes.frames import receive, send
 from ....core.processes.logs import LogReceiver
 from ....core.processes.messages import NotStarted, Stage
 from ....core.processes.refusals import raised_by
 from ....core.processes.shared_memory import Channel, share_memory
-from .messages import Begin, Loaded, decode_from_worker, encode
+from .messages import Loaded, StartRank, decode_from_worker, encode
 
 TARGET = f"{__package__}.worker:run_worker"
 
@@ -29,20 +30,21 @@ def wait_for_logs(links: Sequence[WorkerLink], seconds: float) -> list[WorkerLin
 class WorkerLink:
     """One worker: its process, its shared memory and its log."""
 
-    def __init__(self, begin: Begin) -> None:
+    def __init__(self, start: StartRank) -> None:
         """Start the process."""
-        self.rank = begin.rank
+        self.rank = start.rank
         self.loaded: Loaded | None = None
         """The worker's answer once it has loaded its model."""
-        kept = () if begin.exchange is None else (begin.exchange,)
+        self._num_oom_kills = num_oom_kills()
+        kept = () if start.exchange is None else (start.exchange,)
         self._child = spawn(TARGET, (socket.SOCK_STREAM, socket.SOCK_DGRAM), kept)
         try:
             self.control, self.logs = self._child.sockets
             self.logs.setblocking(False)
-            self._receiver = LogReceiver(self.logs)
+            self._receiver = LogReceiver(self.logs, {"rank": start.rank} if start.size > 1 else {})
             self.memory = share_memory(self.control)
             self.channel = Channel(self.control, self.memory.to_child, self.memory.to_parent)
-            send(self.control, encode(begin))
+            send(self.control, encode(start))
         except BaseException:
             self.close()
             raise
@@ -52,12 +54,22 @@ class WorkerLink:
         return self._child.pid
 
     @property
+    def place(self) -> str:
+        return ""
+
+    @property
     def local_pid(self) -> int:
         return self._child.pid
 
     @property
     def is_alive(self) -> bool:
         return self._child.is_alive
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether it was killed by a signal that someone else sends. SIGKILL does not count if the
+        system has killed a process for lack of memory since this one was started."""
+        return not self.is_alive and not is_crash(self._child.end_signal, self._num_oom_kills)
 
     @property
     def num_beats(self) -> int:
@@ -83,7 +95,7 @@ class WorkerLink:
             self._receiver.receive()
 
     def describe_end(self) -> str:
-        """How the process ended, for example "killed by SIGSEGV"."""
+        """Return how the process ended, for example "killed by SIGSEGV"."""
         return self._child.describe_end()
 
     def kill(self) -> None:

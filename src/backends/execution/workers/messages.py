@@ -21,7 +21,7 @@ that can compute nothing more."""
 
 
 class Rendezvous(msgspec.Struct, array_like=True, frozen=True):
-    """Where the ranks find each other: a store of torch, in a file or on a port."""
+    """The store of torch through which the ranks find each other, in a file or on a port."""
 
     host: str
     """Address that all ranks reach. They send messages to each other on the interface that reaches
@@ -34,7 +34,7 @@ class Rendezvous(msgspec.Struct, array_like=True, frozen=True):
     """Prefix of this group's keys, so that groups stay apart. The port has no authentication."""
 
 
-class Begin(Message, frozen=True):
+class StartRank(Message, frozen=True):
     """The first message to a worker. The worker needs nothing else to load its model."""
 
     rank: int
@@ -76,7 +76,7 @@ class Raised(Message, frozen=True):
 FromWorker = Stage | Loaded | NotStarted
 
 encode = msgspec.msgpack.Encoder().encode
-decode_begin = msgspec.msgpack.Decoder(Begin).decode
+decode_start = msgspec.msgpack.Decoder(StartRank).decode
 decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
 decode_plan = msgspec.msgpack.Decoder(StepPlan).decode
 decode_result = msgspec.msgpack.Decoder(StepResult).decode

@@ -26,7 +26,7 @@ class EarlierStageError(RuntimeError):
 class StageLink:
     """Sends hidden states to the rank of the next stage, and receives those of the stage before.
 
-    For each plan, it receives and sends one message, also if the step raises.
+    For each plan, it receives and sends one message, even if the step raises.
     """
 
     def __init__(self, previous: int | None, following: int | None, device: torch.device) -> None:

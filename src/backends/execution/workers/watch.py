@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from ....core.errors import DeviceError
 from ....core.log import get_logger
 from ....core.processes.stalls import Stall
 
@@ -28,6 +29,11 @@ class Watched(Protocol):
     @property
     def pid(self) -> int: ...
     @property
+    def place(self) -> str:
+        """The worker's place, for messages: " on 10.0.0.2"; "" on this machine."""
+        ...
+
+    @property
     def local_pid(self) -> int | None:
         """`pid`, if the worker is on this machine."""
         ...
@@ -43,8 +49,13 @@ class Watched(Protocol):
         """Handle what has arrived. Does not wait."""
         ...
 
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether the worker has ended, and nothing that it computed is the cause."""
+        ...
+
     def describe_end(self) -> str:
-        """How the worker ended, for example "killed by SIGSEGV"."""
+        """Return how the worker ended, for example "killed by SIGSEGV"."""
         ...
 
     def kill(self) -> None:
@@ -60,12 +71,18 @@ class Watch:
     """Kills all workers when one of them ends or hangs: without it the others cannot compute."""
 
     def __init__(
-        self, links: Sequence[Watched], wait_for_logs: Callable[[float], Sequence[Watched]]
+        self,
+        links: Sequence[Watched],
+        wait_for_logs: Callable[[float], Sequence[Watched]],
+        find_lost_machine: Callable[[], tuple[Watched, str] | None] = lambda: None,
     ) -> None:
-        """`wait_for_logs`: waits up to some seconds for workers to receive logs from."""
+        """`wait_for_logs`: waits up to some seconds for workers to receive logs from.
+        `find_lost_machine`: called when a worker fails; a worker whose machine is lost, and how."""
         self.failure: str | None = None
         """Why the workers were killed."""
+        self._is_from_outside = False
         self._links, self._wait_for_logs = links, wait_for_logs
+        self._find_lost_machine = find_lost_machine
         self._silences = [Stall(link.local_pid, first_look=FIRST_LOOK) for link in links]
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
@@ -77,15 +94,25 @@ class Watch:
         """From now on, treat a silent worker as hanging. Before, it may be loading."""
         self._expects_beats = True
 
-    def fail(self, link: Watched, reason: str) -> str:
-        """Kill all workers if they still run. Returns the reason of the first call."""
+    def error(self) -> DeviceError:
+        """The error of the steps of killed workers."""
+        reason = self.failure or "the engine has ended its workers"
+        return DeviceError(reason, from_outside=self._is_from_outside)
+
+    def fail(self, link: Watched, reason: str) -> DeviceError:
+        """Kill all workers if they still run. Returns the error of the first call."""
         with self._lock:
             if self.failure is None and not self._is_closed.is_set():
-                self.failure = f"worker {link.rank} {reason}"
+                if lost := self._find_lost_machine():
+                    link, failure = lost
+                else:
+                    failure = f"worker {link.rank}{link.place} {reason}"
+                self._is_from_outside = lost is not None or link.ended_from_outside
+                self.failure = failure
                 self._read_logs(self._links)  # the last records say most about the cause
-                log.error("worker_lost", rank=link.rank, pid=link.pid, reason=reason)
+                log.error("worker_lost", rank=link.rank, pid=link.pid, reason=failure)
                 self._kill_all()
-        return self.failure or "the engine has ended its workers"
+        return self.error()
 
     def close(self) -> None:
         """End all workers, and this thread. Safe to call twice."""

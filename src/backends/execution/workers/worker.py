@@ -28,12 +28,12 @@ from .messages import (
     LOST,
     RAISED,
     RESULT,
-    Begin,
     Loaded,
     Raised,
-    decode_begin,
+    StartRank,
     decode_plan,
     decode_result,
+    decode_start,
     encode,
 )
 
@@ -58,7 +58,7 @@ class RankModel:
         return Loaded(self.executor.info, self.identity)
 
 
-LoadRank = Callable[[Begin, Progress], RankModel]
+LoadRank = Callable[[StartRank, Progress], RankModel]
 
 
 def run_worker(control: socket.socket, logs: socket.socket) -> None:
@@ -69,12 +69,12 @@ def run_worker(control: socket.socket, logs: socket.socket) -> None:
     """
     with suppress(EOFError, BrokenPipeError):
         memory = receive_memory(control)
-        begin = decode_begin(receive(control))
-        if begin.exchange is not None:  # processes that this one starts do not get it
-            os.set_inheritable(begin.exchange, False)
-        forward_logs(logs, begin.log_level)
-        with StartLimit(begin.config.plugin_start_timeout):
-            model = load_or_refuse(begin, lambda *stage: send(control, encode(Stage(*stage))))
+        start = decode_start(receive(control))
+        if start.exchange is not None:  # processes that this one starts do not get it
+            os.set_inheritable(start.exchange, False)
+        forward_logs(logs, start.log_level)
+        with StartLimit(start.config.plugin_start_timeout):
+            model = load_or_refuse(start, lambda *stage: send(control, encode(Stage(*stage))))
         if isinstance(model, NotStarted):
             send(control, encode(model))
         else:
@@ -85,15 +85,15 @@ def run_worker(control: socket.socket, logs: socket.socket) -> None:
     os._exit(0)
 
 
-def load_or_refuse(begin: Begin, progress: Progress) -> RankModel | NotStarted:
-    """Load the model with the function that `begin` names, or say why it cannot be loaded."""
+def load_or_refuse(start: StartRank, progress: Progress) -> RankModel | NotStarted:
+    """Load the model with the function that `start` names, or say why it cannot be loaded."""
     try:
-        load: LoadRank = import_by_name(begin.load_rank)
-        return load(begin, progress)
+        load: LoadRank = import_by_name(start.load_rank)
+        return load(start, progress)
     except CONTAINED as error:
         if not isinstance(error, TokenmillError):
-            log.exception("worker_not_started", rank=begin.rank)
-        return not_started(error, f"worker {begin.rank}")
+            log.exception("worker_not_started", rank=start.rank)
+        return not_started(error, f"worker {start.rank}")
 
 
 def _beat(memory: SharedMemory) -> None:

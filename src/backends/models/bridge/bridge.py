@@ -22,7 +22,7 @@ from ...weights.huggingface.multimodal import text_fields
 from ...weights.quantization.methods import read_method
 from ...weights.sharding import Shard
 from ..base import LoadOptions, ModelSpec
-from ..loader import STAGE
+from ..native.loader import STAGE
 from . import attention
 from .divided import DividedCheckpoint, DividedModels, DivisionPlan, SumOverRanks
 from .independence import check_independence
@@ -37,7 +37,7 @@ _VARYING_ROPES = ("dynamic", "longrope")
 """Rotations whose frequencies depend on the longest sequence of a batch."""
 _MAX_MODULES = 4096
 _COUNTS = re.compile(r".*(layers?|experts?|n_layer|num_blocks)")
-"""Fields that count modules. transformers builds as many, however many a hostile file states."""
+"""Fields that count modules. transformers builds any number that a hostile file states."""
 
 
 class TransformersModels:
@@ -58,6 +58,8 @@ class TransformersModels:
         """See ModelImpl."""
         if spec.gguf is not None:
             return ["it reads directories with config.json and safetensors, not GGUF files"]
+        if spec.random_seed is not None:
+            return ["it makes no random weights (--load-format dummy)"]
         if spec.fields.get("auto_map"):
             return [f"{spec.path / 'config.json'} has auto_map, which is not supported"]
         absurd = _absurd_number(spec.fields)

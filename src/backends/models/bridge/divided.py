@@ -54,7 +54,7 @@ class Summed(torch.nn.Module):
 
 
 class DivisionPlan:
-    """How transformers divides a model, as far as it can be followed."""
+    """The division of a model by transformers, as far as it can be followed."""
 
     def __init__(self, model: Any, config: ModelConfig, shard: Shard, source: str) -> None:
         """`model`: the whole model, which may lack its weights. Raises ConfigError."""
@@ -105,7 +105,7 @@ class DivisionPlan:
         return whole.resized(shape)
 
     def _style(self, name: str) -> str | None:
-        """How a module is divided. None: it stays whole."""
+        """The division of a module. None: it stays whole."""
         style = self._styles.get(re.sub(r"\.\d+(?=\.|$)", ".*", name))
         return style if style in _CUT else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...weights.checkpoint import Checkpoint
-from ..dequantized import Dequantized
+from ..native.dequantized import Dequantized
 
 
 class StoredWeight:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ....core.contract.logits_processor import ProcessorClass
+from ....core.contract.providers.logits_processor import ProcessorClass
 from ....core.interfaces import Tokenizer
 
 
@@ -29,10 +29,10 @@ class ProcessorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessedRow:
-    """One row of logits: those of the token after `token_ids`."""
+    """One row of logits, for the token after `token_ids`."""
 
     state: Any
-    """What `begin` returned for the request."""
+    """The object that `begin` returned for the request."""
     token_ids: Sequence[int]
     """All tokens before: the prompt, the answer so far and the drafts before this row."""
     num_prompt_tokens: int

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ....core.contract.logits_processor import THINKING_BUDGET
+from ....core.contract.providers.logits_processor import THINKING_BUDGET
 from .base import ProcessedRow, ProcessorSpec
 
 MAX_MARK = 64

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ....core.errors import InvalidRequestError
+from ....core.errors import InvalidRequestError, named
 from ....core.interfaces import ChatMessage
 from ....core.suggest import did_you_mean
 from .tool_calls import check_tool_calls
@@ -79,8 +79,8 @@ def _check_message(
     if calls is not None:
         if not takes_tool_calls:
             raise _invalid(
-                f"{where}.tool_calls cannot be shown to this model, because its chat template has "
-                "no tool calls"
+                f"{named(where + '.tool_calls')} cannot be shown to this model, because its "
+                "chat template has no tool calls"
             )
         checked["tool_calls"] = check_tool_calls(calls, f"{where}.tool_calls")
     checked["content"] = _check_content(message, where, is_needed=calls is None)

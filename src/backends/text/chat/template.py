@@ -145,7 +145,7 @@ def _invalid_templates_named(name: str) -> Iterator[None]:
 
 
 def _variables(tree: nodes.Template) -> set[str]:
-    """Names that the template reads, also those that it sets only if they are undefined."""
+    """Names that the template reads, even if it sets them when they are undefined."""
     tests = tree.find_all(nodes.Test)
     tested = {test.node.name for test in tests if isinstance(test.node, nodes.Name)}
     return meta.find_undeclared_variables(tree) | tested

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ....core.errors import InvalidRequestError
+from ....core.errors import InvalidRequestError, named
 from ....core.suggest import listed
 
 MAX_VALUE_CHARS = 1024
@@ -72,7 +72,7 @@ def check_template_kwargs(
             )
         is_valid, expected = TEMPLATE_KWARGS.get(name, _ANY)
         if value is not None and not is_valid(value):
-            raise _invalid(f"chat_template_kwargs.{name} must be {expected}")
+            raise _invalid(named(f"chat_template_kwargs.{name}") + f" must be {expected}")
         checked[name] = value
     return {name: value for name, value in checked.items() if value is not None}
 

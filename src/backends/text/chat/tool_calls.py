@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.errors import InvalidRequestError
+from ....core.errors import InvalidRequestError, named
 
 _MAX_DEPTH = 32
 """Nesting of lists and objects in arguments. Deeper ones could exhaust Python's stack."""
@@ -19,7 +19,7 @@ def check_tool_calls(calls: object, where: str) -> list[dict[str, Any]]:
     "messages".
     """
     if not isinstance(calls, list):
-        raise _invalid(f"{where} must be a list")
+        raise _invalid(f"{named(where)} must be a list")
     return [_check_call(call, f"{where}[{index}]") for index, call in enumerate(calls)]
 
 
@@ -42,19 +42,19 @@ def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
 def _check_call(call: object, where: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
-        raise _invalid(f"{where} must be an object with a function")
+        raise _invalid(f"{named(where)} must be an object with a function")
     if call.get("type", "function") != "function":
-        raise _invalid(f'{where}.type must be "function"')
+        raise _invalid(f'{named(where + ".type")} must be "function"')
     name = function.get("name")
     if not isinstance(name, str) or not name:
-        raise _invalid(f"{where}.function.name must be the name of a function")
-    arguments = _check_arguments(function.get("arguments"), f"{where}.function.arguments")
+        raise _invalid(f"{named(where + '.function.name')} must be the name of a function")
+    arguments = _check_arguments(function.get("arguments"), named(f"{where}.function.arguments"))
     checked = {"type": "function", "function": {"name": name, "arguments": arguments}}
     call_id = call.get("id")
     if call_id is None:
         return checked
     if not isinstance(call_id, str):
-        raise _invalid(f"{where}.id must be a string")
+        raise _invalid(f"{named(where + '.id')} must be a string")
     return {"id": call_id, **checked}
 
 

@@ -46,7 +46,7 @@ class TokenizerFields:
         return self.values.flag(_KEY + name, default)
 
     def special(self, name: str, default: int | None = None) -> str | None:
-        """Return the token of `tokenizer.ggml.<name>_token_id`, None if there is none.
+        """Return the token of `tokenizer.ggml.<name>_token_id`, or None.
 
         Raises ConfigError if the file states an id outside the vocabulary.
         """

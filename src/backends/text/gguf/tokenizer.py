@@ -26,7 +26,7 @@ _logger = get_logger("text")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Algorithm:
-    """What a value of `tokenizer.ggml.model` stands for."""
+    """The meaning of a value of `tokenizer.ggml.model`."""
 
     description: str
     build: Callable[[TokenizerFields], Tokenizer]
@@ -143,7 +143,7 @@ def _added(token: str, *, special: bool, strips: bool) -> AddedToken:
 
 
 def _strips_whitespace_after_tokens(fields: TokenizerFields) -> bool:
-    """Whether control tokens remove the whitespace after them, as in Phi-3; files do not say so."""
+    """Whether control tokens remove whitespace after them, as in Phi-3. Files do not state it."""
     return (
         fields.text("model") == "llama"
         and fields.values.optional_text("general.architecture") == "phi3"

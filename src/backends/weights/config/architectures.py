@@ -15,7 +15,7 @@ from .features import Features, Norms
 
 
 class Biases(StrEnum):
-    """Which products of attention have biases."""
+    """The products of attention that have biases."""
 
     NONE = "none"
     STATED = "stated"
@@ -24,7 +24,7 @@ class Biases(StrEnum):
 
 
 class Window(StrEnum):
-    """Which layers have the sliding window of the field `sliding_window`."""
+    """The layers that have the sliding window of the field `sliding_window`."""
 
     NONE = "none"
     ALL = "all"
@@ -38,7 +38,7 @@ class Window(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsRow:
-    """Where the files of one architecture state the sizes of experts."""
+    """The fields in which the files of one architecture state the sizes of experts."""
 
     counts: tuple[str, ...]
     """Fields of config.json with the number of experts; the first that is present counts."""
@@ -53,7 +53,7 @@ class ExpertsRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """How to read the files of one architecture."""
+    """The rules for reading the files of one architecture."""
 
     name: str
     """transformers' class name."""

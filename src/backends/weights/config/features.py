@@ -2,7 +2,7 @@
 memory need read it.
 
 A feature is off by default. To add one: a field here, its value in the rows of architectures.py,
-its computation in models/decoder.py and in the native library, and a configuration in
+its computation in models/native/decoder.py and in the native library, and a configuration in
 tests/backends/cpu/test_decoder_call.py. Tests there fail without the last two.
 """
 
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Norms(StrEnum):
-    """The norms of a layer over the hidden size; see NORMS in models/loader.py."""
+    """The norms of a layer over the hidden size; see NORMS in models/native/loader.py."""
 
     BEFORE = "before"
     """Before attention, and before the feed-forward."""
@@ -23,7 +23,7 @@ class Norms(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """How an architecture differs from Llama in its computation. Files do not state it."""
+    """The differences of an architecture's computation from Llama's. Files do not state them."""
 
     norms: Norms = Norms.BEFORE
     norm_offset: float = 0.0

@@ -1,9 +1,9 @@
 """Groups of layers that share the blocks of the KV cache.
 
 In a model with windows in some layers, each group has block tables of its own, so that a request
-keeps in each group only the blocks that the group's window has not passed. A block holds as many
-layers as the largest group, and may serve any group: the groups share the memory as they need it.
-The scheme is that of vLLM's hybrid KV cache manager.
+keeps in each group only the blocks that the group's window has not passed. A block has room
+for the layers of the largest group, and may serve any group: the groups share the memory as they
+need it. The scheme is that of vLLM's hybrid KV cache manager.
 
 All stages of a model have the groups of the whole model, and so the same block tables. A stage's
 block holds only its own layers. A stage may have no layer of some groups.

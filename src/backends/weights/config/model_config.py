@@ -18,7 +18,7 @@ ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
-    """How a layer attends, as far as layers of one model differ."""
+    """The attention of a layer, as far as layers of one model differ."""
 
     sliding_window: int | None = None
     """Number of tokens that a query sees, itself included. None: all earlier."""
@@ -79,11 +79,11 @@ class ModelConfig:
     max_position_embeddings: int
     rms_norm_eps: float
     features: Features = field(default_factory=Features)
-    """What follows from the architecture."""
+    """The features that follow from the architecture."""
     rope: RopeConfig = field(default_factory=RopeConfig)
-    """Of all layers, unless `layers` are given."""
+    """The rotation of all layers, unless `layers` are given."""
     sliding_window: int | None = None
-    """Of all layers, unless `layers` are given; see LayerKind."""
+    """The window of all layers, unless `layers` are given; see LayerKind."""
     layers: tuple[LayerKind, ...] = ()
     """One kind per layer when layers differ. Empty: all have `rope` and `sliding_window`."""
     rotary_size: int | None = None
@@ -144,7 +144,7 @@ class ModelConfig:
 
     @property
     def all_layer_kinds(self) -> tuple[LayerKind, ...]:
-        """The kind of every layer of the model, also of those in other stages."""
+        """The kind of every layer of the model, even of layers in other stages."""
         return (*self.earlier_layers, *self.layer_kinds, *self.later_layers)
 
     @property

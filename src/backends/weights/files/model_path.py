@@ -63,7 +63,7 @@ def _is_gguf(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(4) == b"GGUF"
-    except OSError:  # also a file that may not be read
+    except OSError:  # or the file may not be read
         return False
 
 

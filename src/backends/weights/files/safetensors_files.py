@@ -110,7 +110,7 @@ class SafetensorsFiles:
 
 
 def _header_bytes(path: Path) -> int:
-    """Return the size of a header: a number of 8 bytes, and as many bytes of JSON as it says."""
+    """Return the size of a header: a number of 8 bytes, and the bytes of JSON that it counts."""
     with path.open("rb") as file:
         return 8 + int.from_bytes(file.read(8), "little")
 

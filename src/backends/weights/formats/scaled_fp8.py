@@ -20,7 +20,7 @@ class ScaledFP8:
     """Numbers of type e4m3 with the value w * scale.
 
     Planes: weights float8_e4m3fn [out, in], and scales float16, bfloat16 or float32
-    [out, groups]. Each row has its own scales, also where the file has one for the whole matrix or
+    [out, groups]. Each row has its own scales, even where the file has one for the whole matrix or
     for 128 rows: then rows can be cut and stacked anywhere, for at most 4 bytes per group.
     """
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from ....core.errors import ConfigError
 from ....core.log import get_logger
 from ....core.settings.sampling_defaults import GENERATION_CONFIG
 from ..config.model_config import ModelConfig
@@ -25,6 +26,21 @@ log = get_logger("model")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+class TensorFiles(Protocol):
+    """The tensors of a directory; see SafetensorsFiles for the methods."""
+
+    def header_bytes(self) -> Mapping[Path, int]: ...
+    def tensor_names(self) -> Sequence[str]: ...
+    def stored(self, name: str) -> StoredTensor: ...
+    def tensor(self, name: str) -> torch.Tensor: ...
+    def matrix(self, name: str) -> Weights: ...
+    def release(self) -> None: ...
+
+
+MakeTensors = Callable[[str, ModelConfig, torch.dtype], TensorFiles]
+"""Makes tensors that are in no file, from the model's name, its sizes and the stated type."""
+
+
 class SafetensorsCheckpoint:
     """A Hugging Face directory; see Checkpoint for the methods."""
 
@@ -34,11 +50,13 @@ class SafetensorsCheckpoint:
         config: ModelConfig | None = None,
         fields: Mapping[str, Any] | None = None,
         methods: Mapping[str, ReadMethod] = METHODS,
+        make_tensors: MakeTensors | None = None,
     ) -> None:
         """Open it. `fields` are those of config.json, `config` is what they describe.
 
-        None: they are read here. `methods` are the known quantization methods. Raises ConfigError
-        if a file is missing or damaged, or not supported.
+        None: they are read here. `methods` are the known quantization methods. With `make_tensors`
+        no file with weights is read. Raises ConfigError if a file is missing or damaged, or not
+        supported.
         """
         self.path = path
         whole = read_config(path) if fields is None else fields
@@ -54,8 +72,20 @@ class SafetensorsCheckpoint:
         )
         method = read_method(path, self._config, methods)
         self.quantization = None if method is None else method.name
-        self._files = _open_files(path, whole)
-        self._tensors = self._files if method is None else QuantizedTensors(self._files, method)
+        self._files: TensorFiles
+        self._tensors: TensorFiles | QuantizedTensors
+        if make_tensors is not None:
+            if method is not None:
+                raise ConfigError(
+                    f"--load-format dummy makes no weights of {method.name}: remove "
+                    f"quantization_config from {source}, or use --quantize-on-load"
+                )
+            self._files = self._tensors = make_tensors(
+                self.name, self.config, _stated_dtype(self._config)
+            )
+            return
+        self._files = files = _open_files(path, whole)
+        self._tensors = files if method is None else QuantizedTensors(files, method)
 
     @property
     def name(self) -> str:
@@ -75,8 +105,7 @@ class SafetensorsCheckpoint:
         """The format of the first packed matrix; without one, the type that config.json states."""
         if isinstance(self._tensors, QuantizedTensors):
             return self._tensors.format
-        stated = self._config.get("dtype") or self._config.get("torch_dtype")
-        return _DTYPES.get(str(stated).removeprefix("torch."), torch.float32)
+        return _stated_dtype(self._config)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -112,6 +141,11 @@ class SafetensorsCheckpoint:
 def read_config(path: Path) -> dict[str, Any]:
     """Read config.json of a directory. Raises ConfigError if it is missing or damaged."""
     return read_json(path / "config.json")
+
+
+def _stated_dtype(config: Mapping[str, Any]) -> torch.dtype:
+    stated = config.get("dtype") or config.get("torch_dtype")
+    return _DTYPES.get(str(stated).removeprefix("torch."), torch.float32)
 
 
 def _open_files(path: Path, config: Mapping[str, Any]) -> SafetensorsFiles:

@@ -87,4 +87,4 @@ _RULES: Mapping[Window, Callable[[Fields, Architecture, Sequence[bool]], Sequenc
     Window.WITHOUT_ROPE: lambda fields, row, is_rotated: [not rotates for rotates in is_rotated],
     Window.PATTERN: _pattern,
 }
-"""Which layers have the window when config.json has no `layer_types`."""
+"""The layers that have the window when config.json has no `layer_types`."""

@@ -12,10 +12,10 @@ from ..config.fields import Fields
 _SHARED = ("dtype", "torch_dtype", "eos_token_id", "quantization_config", "tie_word_embeddings")
 """Fields about the text model that may stand beside `text_config`, where they win, or in it."""
 _PREFIXES = {"language_model.": "", "model.language_model.": "model."}
-"""How names of the text model's tensors begin, and what replaces that. transformers writes the
-first; it and other programs have also written the second."""
+"""Beginnings of the names of the text model's tensors, and their replacements. transformers writes
+the first; it and other programs have also written the second."""
 _OTHERS = ("vision_tower.", "multi_modal_projector.")
-"""How names of other tensors begin, in some files after `model.`."""
+"""Beginnings of the names of other tensors, in some files after `model.`."""
 
 
 def is_multimodal(config: Mapping[str, Any]) -> bool:

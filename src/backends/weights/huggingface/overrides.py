@@ -98,7 +98,7 @@ def _refuse_unread(
 
 
 def _sizes(fields: Mapping[str, Any]) -> tuple[ModelConfig, list[Any]] | None:
-    """What is read of the fields; None if the native implementation refuses them."""
+    """The result of reading the fields; None if the native implementation refuses them."""
     try:
         return from_hf_config(fields), [fields.get(name) for name in _NO_SIZES]
     except ConfigError:

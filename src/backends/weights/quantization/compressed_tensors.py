@@ -51,7 +51,7 @@ def compressed_tensors(fields: Fields) -> Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scheme:
-    """How the weights of a group of modules are quantized."""
+    """The quantization of the weights of a group of modules."""
 
     format: str
     bits: int

@@ -1,6 +1,6 @@
 """FP8 of DeepSeek and Qwen, in blocks, and with one scale per matrix or per output.
 
-Layout: transformers' integrations/finegrained_fp8.py. Scales multiply, also `weight_scale_inv`.
+Layout: transformers' integrations/finegrained_fp8.py. Scales multiply, even `weight_scale_inv`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ..packed import PackedWeights
 from .method import FLOATS, Method, Parts, is_ordered, read_group_size, require
 
 _ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
-"""What is added to a stored zero point, by the version."""
+"""The number that is added to a stored zero point, by the version."""
 
 
 def gptq(fields: Fields) -> Method:

@@ -1,4 +1,4 @@
-"""How a quantization method stores a matrix in several tensors of a safetensors file."""
+"""The way in which a quantization method stores a matrix in tensors of a safetensors file."""
 
 from __future__ import annotations
 

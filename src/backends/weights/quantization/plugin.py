@@ -18,7 +18,7 @@ _FORMATS = {
     "awq": "AWQ, version gemm: 4 bits with zero points.",
     "compressed-tensors": "compressed-tensors of llm-compressor: 2 to 8 bits, int8 and FP8.",
     "fp8": "FP8 with a scale per matrix, per output or per block.",
-    "gptq": "GPTQ, versions 1 and 2: 2, 3, 4 or 8 bits, also with act-order.",
+    "gptq": "GPTQ, versions 1 and 2: 2, 3, 4 or 8 bits, with or without act-order.",
     "mxfp4": "MXFP4 of gpt-oss.",
 }
 

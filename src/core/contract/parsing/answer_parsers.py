@@ -34,8 +34,8 @@ class ToolCallParser(Protocol):
 
     @property
     def needs_special_tokens(self) -> bool:
-        """Whether special tokens mark the calls. Then they are part of the text, as always of what
-        the model sees."""
+        """Whether special tokens mark the calls. Then they are part of the text of the answer;
+        the model always sees them."""
         ...
 
     @property

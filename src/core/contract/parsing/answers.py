@@ -1,4 +1,4 @@
-"""What the text of an answer means: content, reasoning and tool calls.
+"""The meaning of the text of an answer: content, reasoning and tool calls.
 
 Deltas are plain data and independent of any API: each endpoint writes them in its own format.
 """
@@ -44,7 +44,7 @@ Delta = ContentDelta | ReasoningDelta | ToolCallDelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
-    """How a family of models writes calls whose arguments are JSON.
+    """The syntax in which a family of models writes calls whose arguments are JSON.
 
     An answer is `first`, the calls with `between` between them, and `last`. A call is `begin`, in
     which NAME stands for the function, the arguments, and `end`. Raises ValueError for a `trigger`

@@ -65,7 +65,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 
 def _referred(reference: Any, root: Any) -> Any:
-    """The schema that a reference such as "#/$defs/City" names; None if there is none."""
+    """The schema that a reference such as "#/$defs/City" names, or None."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     for key in filter(None, reference[1:].split("/")):

@@ -12,7 +12,9 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import groupby
 
+from ...contract.activity import BlockState
 from ...kv_memory import max_blocks_held
 from .block_list import BlockList
 
@@ -86,7 +88,7 @@ class BlockPool:
         self._by_hash: dict[bytes, int] = {}
         self._journal: list[_Change] | None = None
         self.num_taken = self.num_freed = 0
-        """How often a block became held, and how often it became available again."""
+        """Number of times that a block became held, and that one became available again."""
         self._counts_before = (0, 0)
         for block in range(num_blocks):
             self._free.append(block)
@@ -220,6 +222,16 @@ class BlockPool:
         assert listed == {b: h for b, h in enumerate(self._hashes) if h is not None}, (
             "hashes are out of step"
         )
+
+    def describe(self) -> str:
+        """The states of all blocks, as `Activity.blocks` has them."""
+        runs = groupby(map(self._state, range(self.num_blocks)))
+        return "".join([f"{sum(1 for _ in run)}{state}" for state, run in runs])
+
+    def _state(self, block: int) -> BlockState:
+        if holders := self._ref_counts[block]:
+            return BlockState.HELD if holders == 1 else BlockState.SHARED
+        return BlockState.FREE if self._hashes[block] is None else BlockState.CACHED
 
     def digest(self) -> tuple[object, ...]:
         """The whole state, for comparison: it is equal before a step and after its rollback."""

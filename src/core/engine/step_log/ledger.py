@@ -1,4 +1,4 @@
-"""Where the time of one request goes while it is live. Every moment belongs to exactly one part."""
+"""The parts of one request's time while it is live. Every moment belongs to exactly one part."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Meters:
     """Seconds of the whole engine since its start, of which each request reads differences."""
 
     prompts: float = 0.0
-    """Of steps, in proportion to their prompt tokens."""
+    """The time of steps, in proportion to their prompt tokens."""
     device: float = 0.0
     """In which the device computed."""
     read_plugins: PluginSeconds = no_plugins
     plugins: Sequence[tuple[str, float]] = ()
-    """What `read_plugins` returned at `_read_at`."""
+    """The result of `read_plugins` at `_read_at`."""
     hooks: float = 0.0
     """The sum of `plugins`."""
     _read_at: float = -1.0
@@ -90,12 +90,12 @@ class Ledger:
     api_key_id: str | None
     num_prompt_tokens: int
     arrival: float
-    """Of the clock, with the time in which its grammar was compiled."""
+    """A time of the clock, before its grammar was compiled."""
     since: float
     """Up to which time the parts are filled."""
     meters: Meters
     limit: Limit | None = Limit.OPEN_STEP
-    """What it waits for; None while it is computed, or `queue` is set."""
+    """The reason why it waits; None while it is computed, or `queue` is set."""
     queue: QueueMeter | None = None
     """Set while it waits behind a request that was refused."""
     redo_until: int = 0
@@ -156,7 +156,7 @@ class Ledger:
                 self.decode_alone += seconds - others
 
     def _read_meters(self, seconds: float, now: float) -> tuple[float, float]:
-        """Of the last `seconds`: those of prompts, and those of plugins while the device idled."""
+        """Seconds of prompts, and of plugins while the device idled, within the last `seconds`."""
         meters = self.meters
         prompts, self._prompts_before = meters.prompts - self._prompts_before, meters.prompts
         device, self._device_before = meters.device - self._device_before, meters.device
@@ -226,7 +226,7 @@ class Ledger:
         self.preemptions = (*self.preemptions, preemption)[-MAX_PREEMPTIONS:]
 
     def recover(self, now: float) -> None:
-        """As many tokens as before its preemption are computed."""
+        """The tokens from before its preemption have been computed again."""
         self.settle(now)
         self.redo_until = 0
 

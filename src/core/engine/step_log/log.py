@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import nlargest
+from itertools import islice, takewhile
 
+from ...contract.activity import StepActivity
 from ...contract.explanation import Explanation, Limit, Preemption
 from ...plan import StepResult
 from ..blocks.pool import BlockPool
@@ -21,6 +23,8 @@ from .explaining import explain
 from .ledger import MAX_HOLDERS, Ledger, Meters, PluginSeconds, QueueMeter, no_plugins
 from .steps import LoggedStep, Ring
 
+MAX_STEPS = 200
+"""Maximum number of steps of one report."""
 HOLDERS_STEPS = 32
 """Steps after which the log looks again for the requests that hold the most blocks."""
 
@@ -191,8 +195,14 @@ class StepLog:
         found = nlargest(count, known, key=lambda one: (one.ended_at or now) - one.arrival)
         return tuple([explain(one, self.ring, now) for one in found])
 
+    def activity(self, after_step: int, now: float) -> tuple[StepActivity, ...]:
+        """The last steps after a step, the oldest first."""
+        newer = takewhile(lambda step: step.step_id > after_step, self.ring.steps)
+        found = [step.describe(now) for step in islice(newer, MAX_STEPS)]
+        return tuple(reversed(found))
+
     def limit_of(self, engine_id: str) -> Limit | None:
-        """What a live request waits for; None while it is computed."""
+        """The reason why a live request waits; None while it is computed."""
         ledger = self._live[engine_id]
         return ledger.limit if ledger.queue is None else self._queue.limit
 

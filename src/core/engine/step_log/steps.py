@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ...contract.activity import StepActivity
 from .ledger import Ledger
 
 STEP_BYTES = 500
@@ -18,7 +19,7 @@ LEDGER_BYTES = 2600
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LoggedStep:
-    """What one step did. Steps of the same requests share the tuple of their ids."""
+    """The record of one step. Steps of the same requests share the tuple of their ids."""
 
     step_id: int
     planned_at: float
@@ -49,6 +50,26 @@ class LoggedStep:
     num_waiting: int = 0
     has_own_ids: bool = True
     """Whether the step before it has another tuple of ids."""
+
+    def describe(self, now: float) -> StepActivity:
+        """The step for people who watch the engine."""
+        num_prompt, num_drafts = sum(count for _, count in self.prompts), sum(self.num_drafts)
+        return StepActivity(
+            step_id=self.step_id,
+            seconds_ago=now - self.committed_at,
+            plan_seconds=self.plan_seconds,
+            device_seconds=self.device_to - self.device_from,
+            commit_seconds=self.commit_seconds,
+            num_prompt_tokens=num_prompt,
+            num_decode_tokens=self.num_tokens - num_prompt - num_drafts,
+            num_draft_tokens=num_drafts,
+            num_accepted_tokens=sum(self.num_accepted),
+            num_requests=len(self.engine_ids),
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            num_cached_tokens=sum(count for _, count in self.num_cached),
+            preempted=self.preempted,
+        )
 
     @property
     def num_bytes(self) -> int:

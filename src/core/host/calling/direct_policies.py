@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from ...contract.draft_length import DraftedStep, DraftLengthPolicy
 from ...contract.plugin_info import Source
 from ...contract.policy import RequestView, SchedulingPolicy
-from ...contract.speculation import SpeculationLimits
+from ...contract.providers.draft_length import DraftedStep, DraftLengthPolicy
+from ...contract.providers.speculation import SpeculationLimits
 from ...errors import PluginError
 from .failure_log import FailureLog
 from .guard import DECIDES, FAILED, Guard

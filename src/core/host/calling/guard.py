@@ -29,7 +29,7 @@ Later = Callable[[Callable[[], None]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What the engine does when a hook fails. Actions are those of PluginFailed."""
+    """The engine's reaction to a hook that fails. Actions have the names of PluginFailed."""
 
     action: str
     last_action: str = ""
@@ -40,7 +40,7 @@ class Rule:
     """Number of the last calls whose failures count. A plugin that fails in every second call must
     be taken out, too, so a successful call does not reset the count."""
     instead: str = ""
-    """What the engine does from then on, for the log."""
+    """The engine's behaviour from then on, for the log."""
 
 
 DECIDES = Rule(action="fallback", instead="the built-in policy decides")

@@ -15,7 +15,7 @@ from typing import Any
 import pluggy
 
 from ...contract.plugin_info import Source
-from ...contract.speculation import (
+from ...contract.providers.speculation import (
     Draft,
     DraftModel,
     ProposalBatch,

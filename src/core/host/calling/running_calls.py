@@ -1,4 +1,4 @@
-"""Which hooks of plugins run in an engine's process, as its parent process can read it."""
+"""The hooks of plugins that run in an engine's process, as its parent process can read them."""
 
 from __future__ import annotations
 

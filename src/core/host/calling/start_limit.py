@@ -1,4 +1,4 @@
-"""Ends plugins that make no progress while an engine or a server starts.
+"""Names plugins that are slow while an engine or a server starts, and ends those that hang.
 
 The call of a plugin in the main thread of a server is interrupted, and fails. Everything else ends
 the process: native code, and other threads. If native code keeps Python's lock, a thread of
@@ -23,6 +23,8 @@ from ...log import get_logger
 from ...processes.stalls import Stall
 
 TICK_SECONDS = 0.5
+SLOW_SECONDS = 4.0
+"""Time after which the log names a call that still runs."""
 GRACE_SECONDS = 5.0
 """Time that a call has to end after it was interrupted."""
 STDERR = 2
@@ -57,15 +59,13 @@ class StartLimit:
         START_CALLS.on_change = self._note
         if self._main:
             self._handler = signal.signal(signal.SIGALRM, self._interrupt)
-        if self._seconds:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         START_CALLS.on_change = None
-        if self._seconds:
-            self._stopped.set()
-            self._thread.join()
+        self._stopped.set()
+        self._thread.join()
         if self._main:  # last: a late signal of the thread would end the process by default
             signal.signal(signal.SIGALRM, self._handler)
 
@@ -79,20 +79,28 @@ class StartLimit:
         if threading.get_ident() != self._main:
             return
         if running and self._ctrl_c is None:
-            # The default action ends the process, also if it hangs in native code.
+            # The default action ends the process, even if it hangs in native code.
             self._ctrl_c = signal.signal(signal.SIGINT, signal.SIG_DFL)
         elif not running and self._ctrl_c is not None:
             signal.signal(signal.SIGINT, self._ctrl_c)
             self._ctrl_c = None
 
     def _run(self) -> None:
-        while not self._stopped.wait(min(TICK_SECONDS, self._seconds / 4)):
+        slow: StartCall | None = None
+        while not self._stopped.wait(min(TICK_SECONDS, self._seconds / 4 or TICK_SECONDS)):
             call = next(reversed(START_CALLS.running), None)
-            self._set_timer(is_on=call is not None)
-            seconds = self._stall.check(time.monotonic(), call)
-            if call is not None and seconds > self._seconds:
-                self._end(call, seconds)
+            if call is not None and call is not slow and call.seconds > SLOW_SECONDS:
+                slow = call
+                _log.warning("plugin_start_slow", stage=call.stage, seconds=round(call.seconds))
+            if self._seconds:
+                self._limit(call)
         self._set_timer(is_on=False)
+
+    def _limit(self, call: StartCall | None) -> None:
+        self._set_timer(is_on=call is not None)
+        seconds = self._stall.check(time.monotonic(), call)
+        if call is not None and seconds > self._seconds:
+            self._end(call, seconds)
 
     def _end(self, call: StartCall, seconds: float) -> None:
         is_hopeless = seconds > self._seconds + self._grace

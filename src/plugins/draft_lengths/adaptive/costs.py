@@ -122,5 +122,5 @@ class CostLine:
 
 
 def _bucket(num_drafts: int) -> int:
-    """0 for no draft tokens, then two buckets per power of two: twice as many may cost far more."""
+    """0 without draft tokens, then two buckets per power of two: twice the tokens may cost more."""
     return 1 + round(2 * log2(num_drafts)) if num_drafts else 0

@@ -95,8 +95,8 @@ def best_lengths(
 
     `levels` has the number of requests of each level. `found` is the fraction of requests for which
     a draft is found. Tokens are drafted while their probability of acceptance is at least a
-    threshold, and the threshold with the highest speedup is chosen. A step has at most twice as
-    many draft tokens as were measured before.
+    threshold, and the threshold with the highest speedup is chosen. A step has at most twice
+    the number of draft tokens that was measured before.
     """
     num_requests = sum(levels.values())
     most = 2 * max(costs.end, num_requests)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ....core.contract.speculation import SpeculationLimits
+from ....core.contract.providers.speculation import SpeculationLimits
 from ....core.engine.blocks.pool import hash_root
 from ....core.engine.engine_core import EngineCore
 from ....core.engine.request import Request

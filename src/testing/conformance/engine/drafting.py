@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ....core.contract.hookspecs import hookimpl
-from ....core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from ....core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from ....core.host.plugin_host import PluginHost
 from ....core.read_only_collections import ReadOnlyList
 from ..hosting import fresh, load_host

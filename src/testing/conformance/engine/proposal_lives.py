@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ....core.contract.speculation import ProposalBatch, ProposalRequest
+from ....core.contract.providers.speculation import ProposalBatch, ProposalRequest
 from ....core.sampling_params import SamplingParams
 from .workload import VOCAB_SIZE
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ....core.contract.speculation import Draft, ProposalBatch, ProposalRequest
+from ....core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from ....core.host.calling.proposal_hook import ProposalHook
 
 if TYPE_CHECKING:

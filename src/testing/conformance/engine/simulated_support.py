@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ....core.contract.speculation import Draft, ProposalBatch
+from ....core.contract.providers.speculation import Draft, ProposalBatch
 from ....core.interfaces import Tokenizer
 from ...toy_tokenizer import ToyTokenizer
 from .simulated_hidden import HIDDEN_SIZE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....backends.execution.identity import Identity
-from ....backends.execution.workers.messages import Begin
+from ....backends.execution.workers.messages import StartRank
 from ....backends.execution.workers.worker import RankModel
 from ....core.config import EngineConfig
 from ....core.interfaces import Progress
@@ -38,6 +38,6 @@ def identify_simulated() -> Identity:
     return Identity(version="1", model="simulated", plugins=(), choices={}, config=EngineConfig())
 
 
-def load_rank(begin: Begin, progress: Progress) -> RankModel:
+def load_rank(start: StartRank, progress: Progress) -> RankModel:
     """Load the simulated model in a worker."""
     return RankModel(executor=load_simulated(progress), identity=identify_simulated())

@@ -10,8 +10,8 @@ from typing import cast
 
 import pytest
 
-from ....core.contract.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
-from ....core.contract.speculation import SpeculationLimits
+from ....core.contract.providers.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
+from ....core.contract.providers.speculation import SpeculationLimits
 from ....core.engine.request import Request
 from ....core.sampling_params import SamplingParams
 from ..engine import speculating as engine

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from ....core.contract.deciders import PreemptionMode
 from ....core.contract.policy import Victim
+from ....core.contract.providers.deciders import PreemptionMode
 from ....core.host.plugin_host import PREEMPTION_MODES
 from ..engine import checks
 from ..engine.workload import AMPLE, NO_HOST_ROOM, STARVED, STARVED_TWO, EngineShape

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from ....core.contract.client import Load
-from ....core.contract.routing import ReplicaView, Router
+from ....core.contract.providers.routing import ReplicaView, Router
 from ....core.engine.blocks.pool import hash_chain, hash_root
 from ....core.request_options import RequestOptions
 from ..hosting import fresh

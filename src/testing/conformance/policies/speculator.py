@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ....core.contract.speculation import Draft, ProposalBatch
+from ....core.contract.providers.speculation import Draft, ProposalBatch
 from ..engine import speculating as engine
 from ..engine.drafting import KIND, ProposeCall, ask, needs_hidden_states, prepare
 from ..engine.proposal_lives import end_of, one_life, only, random_calls

@@ -45,6 +45,7 @@ def test_a_server_is_measured_and_the_figures_are_saved(
         words = ["--base-url", served.url, "--num-prompts", "6", "--input-len", "20"]
         words += ["--output-len", "5", "--ignore-eos", "--goodput", "ttft:60000", "--save-result"]
         words += ["--save-detailed", "--result-dir", str(tmp_path), "--metadata", "try=2"]
+        words += ["--html", str(tmp_path / "s.html")]
         for backend in ("openai", "openai-chat"):
             name = f"{backend}.json"
             status = main(
@@ -55,12 +56,15 @@ def test_a_server_is_measured_and_the_figures_are_saved(
             assert "Successful requests:                     6" in text
             assert "Total generated tokens:                  30" in text
             result = json.loads((tmp_path / name).read_text())
+            assert f"{result['mean_ttft_ms']:.2f}" in (tmp_path / "s.html").read_text()
             assert (result["completed"], result["failed"], result["try"]) == (6, 0, "2")
             assert result["output_lens"] == [5] * 6 and len(result["itls"]) == 6
             assert 0 < result["median_ttft_ms"] <= result["p99_ttft_ms"]
             assert result["request_goodput"] == pytest.approx(result["request_throughput"])
     files = [str(tmp_path / f"{backend}.json") for backend in ("openai", "openai-chat")]
-    assert main(["bench", "compare", *files, "--json"]) == 0
+    html = ["--html", str(tmp_path / "c.html")]
+    assert main(["bench", "compare", *files, "--json", *html]) == 0
+    assert "openai-chat" in (tmp_path / "c.html").read_text()
     found = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in found] == ["TTFT", "E2EL", "TPOT"]
 
@@ -73,6 +77,7 @@ def test_a_server_is_measured_and_the_figures_are_saved(
         (["--percentile-metrics", "ttfs"], "unknown 'ttfs'"),
         (["--metric-percentiles", "101"], "from 0 to 100"),
         (["--port", "1"], "127.0.0.1:1"),
+        (["--dataset-name", "multi_turn"], "multi_turn needs --backend openai-chat"),
         (["--base-url", "ftp://x"], "--base-url must be like http://127.0.0.1:8000"),
         (["--header", "x"], "--header must be NAME=VALUE, got 'x'"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from tokenmill.backends.execution.ray.options import RayOptions
 from tokenmill.backends.execution.ray.provider import RayProvider
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.provider_options import build_options
-from tokenmill.core.errors import ConfigError, PluginError
+from tokenmill.core.errors import ConfigError, PluginError, UnavailableError
 from tokenmill.testing.conformance.executor.checks import make_spec
 
 
@@ -46,3 +47,12 @@ def test_the_address_of_a_ray_client_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("RAY_ADDRESS", "ray://10.0.0.1:10001")
     with pytest.raises(ConfigError, match="must run on a machine of the Ray cluster"):
         join_cluster(None, num_cpus=1, num_gpus=0)
+
+
+def test_an_address_at_which_nothing_listens_is_an_error_with_host_and_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(UnavailableError, match=f"nothing answers at host 127.0.0.1, port {port}"):
+        join_cluster(f"127.0.0.1:{port}", num_cpus=1, num_gpus=0)
+    with pytest.raises(ConfigError, match="give HOST:PORT, or auto"):
+        join_cluster("127.0.0.1:ray", num_cpus=1, num_gpus=0)

@@ -13,7 +13,7 @@ import torch
 
 from tokenmill.backends.execution.workers.division import prepare_process
 from tokenmill.backends.execution.workers.group import GroupRanks
-from tokenmill.backends.execution.workers.messages import Begin
+from tokenmill.backends.execution.workers.messages import StartRank
 from tokenmill.backends.execution.workers.stages import StageExecutor, StageLink
 from tokenmill.backends.execution.workers.worker import RankModel
 from tokenmill.core.errors import ConfigError, DeviceError
@@ -41,9 +41,9 @@ class Faulty(SimulatedExecutor):
         return super().run(plan)
 
 
-def faulty(begin: Begin, progress: Progress) -> RankModel:
+def faulty(start: StartRank, progress: Progress) -> RankModel:
     executor = Faulty(num_blocks=256, block_size=16, vocab_size=1000)
-    return replace(load_rank(begin, progress), executor=executor)
+    return replace(load_rank(start, progress), executor=executor)
 
 
 class Unequal(SimulatedExecutor):
@@ -65,8 +65,8 @@ class Unequal(SimulatedExecutor):
         return result
 
 
-def unequal(begin: Begin, progress: Progress) -> RankModel:
-    return replace(load_rank(begin, progress), executor=Unequal(begin.rank))
+def unequal(start: StartRank, progress: Progress) -> RankModel:
+    return replace(load_rank(start, progress), executor=Unequal(start.rank))
 
 
 class Staged(SimulatedExecutor):
@@ -88,11 +88,11 @@ class Staged(SimulatedExecutor):
         return super().run(plan)
 
 
-def staged(begin: Begin, progress: Progress) -> RankModel:
-    prepare_process(begin)
-    link = StageLink(*((None, 1), (0, None))[begin.rank], torch.device("cpu"))
-    executor = StageExecutor(Staged(begin.rank, link), link)
-    return replace(load_rank(begin, progress), executor=executor)
+def staged(start: StartRank, progress: Progress) -> RankModel:
+    prepare_process(start)
+    link = StageLink(*((None, 1), (0, None))[start.rank], torch.device("cpu"))
+    executor = StageExecutor(Staged(start.rank, link), link)
+    return replace(load_rank(start, progress), executor=executor)
 
 
 class Severed(SimulatedExecutor):
@@ -116,29 +116,29 @@ def _cut_connections() -> None:
                 one.shutdown(socket.SHUT_RDWR)
 
 
-def severed(begin: Begin, progress: Progress) -> RankModel:
-    prepare_process(begin)
-    return replace(load_rank(begin, progress), executor=Severed(begin.rank))
+def severed(start: StartRank, progress: Progress) -> RankModel:
+    prepare_process(start)
+    return replace(load_rank(start, progress), executor=Severed(start.rank))
 
 
-def mixed(begin: Begin, progress: Progress) -> RankModel:
+def mixed(start: StartRank, progress: Progress) -> RankModel:
     """A rank on another machine, with another type of numbers."""
-    found = load_rank(begin, progress)
-    if begin.rank == 1:
+    found = load_rank(start, progress)
+    if start.rank == 1:
         found.executor.info = replace(found.executor.info, dtype="bfloat16")
     return found
 
 
-def different(begin: Begin, progress: Progress) -> RankModel:
-    found = load_rank(begin, progress)
+def different(start: StartRank, progress: Progress) -> RankModel:
+    found = load_rank(start, progress)
     config = replace(found.identity.config, seed=7)
     other = replace(found.identity, version="0", plugins=("spy (own 1)",), config=config)
     return replace(found, identity=other)
 
 
-def refusing(begin: Begin, progress: Progress) -> RankModel:
+def refusing(start: StartRank, progress: Progress) -> RankModel:
     raise ConfigError("this model cannot work")
 
 
-def dying(begin: Begin, progress: Progress) -> RankModel:
+def dying(start: StartRank, progress: Progress) -> RankModel:
     os._exit(3)

@@ -71,8 +71,9 @@ def test_a_worker_that_crashes_or_hangs_ends_all_open_steps(
     plans = [prompt_plan("b", (token,), 2, block=8), decode_plan("a", 2, 3)]
     with caplog.at_level(logging.ERROR, "tokenmill"):
         for pending in [executor.launch(plan) for plan in plans]:
-            with pytest.raises(DeviceError, match=reason):
+            with pytest.raises(DeviceError, match=reason) as found:
                 pending.result()
+            assert not found.value.from_outside
     assert executor.health() == reason
     [record] = [found for found in caplog.records if found.getMessage() == "worker_lost"]
     assert record.__dict__["pid"] == executor.pids[0]
@@ -92,6 +93,14 @@ def test_a_worker_that_is_lost_while_idle_is_reported_as_well(
     while executor.health() is None:
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_the_requests_of_a_worker_that_someone_killed_are_excused(executor: MultiProcess) -> None:
+    pending = executor.launch(prompt_plan("a", (targets.HANG,), 1))
+    os.kill(executor.pids[0], signal.SIGKILL)
+    with pytest.raises(DeviceError, match="worker 0 killed by SIGKILL") as found:
+        pending.result()
+    assert found.value.from_outside
 
 
 def test_a_lost_device_is_reported_by_a_living_worker(executor: MultiProcess) -> None:

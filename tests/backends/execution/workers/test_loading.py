@@ -11,7 +11,7 @@ import torch
 
 from tests.backends.tiny_checkpoints import TARGET, write_model
 from tokenmill.assembly import load_rank
-from tokenmill.backends.execution.workers.messages import Begin
+from tokenmill.backends.execution.workers.messages import StartRank
 from tokenmill.backends.grammar.llguidance.backend import LLGuidance
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import no_progress
@@ -26,7 +26,7 @@ def test_the_grammar_backend_is_built_because_it_would_stop_the_signs_of_life_la
     path = write_model(tmp_path / "m", TARGET, 1)
     fields = json.loads((path / "config.json").read_bytes()) | {"eos_token_id": 1}
     (path / "config.json").write_text(json.dumps(fields))  # grammars need a token that ends answers
-    begin = Begin(
+    start = StartRank(
         rank=0,
         size=1,
         local_rank=0,
@@ -38,7 +38,7 @@ def test_the_grammar_backend_is_built_because_it_would_stop_the_signs_of_life_la
         config=EngineConfig(model=str(path), device="cpu", num_gpu_blocks_override=8),
         log_level=logging.INFO,
     )
-    model = load_rank(begin, no_progress)
+    model = load_rank(start, no_progress)
     try:
         assert len(built) == 1
     finally:

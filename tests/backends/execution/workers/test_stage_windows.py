@@ -147,7 +147,7 @@ def test_stages_in_bfloat16_have_the_logprobs_of_one_stage_to_the_last_bit(
     assert asyncio.run(answer(stages)) == (tokens, logprobs)
 
 
-@check  # test_model_inspect.py has the report, without ranks to compare it with
+@check  # commands/model/test_inspect.py has the report, without ranks to compare it with
 @pytest.mark.parametrize("name", [HALVES, "gemma3"])
 def test_inspect_describes_the_blocks_that_the_stages_have(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str

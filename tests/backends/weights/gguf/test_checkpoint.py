@@ -11,7 +11,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 
 from tests.backends.random_weights import random_checkpoint
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.config.features import Features
 from tokenmill.backends.weights.config.model_config import ModelConfig

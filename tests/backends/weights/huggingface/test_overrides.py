@@ -11,7 +11,7 @@ import pytest
 from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny_checkpoints import TARGET
 from tests.backends.weights.gguf_writing import write_gguf
-from tokenmill.backends.models.native import NativeModels
+from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.models.opening import describe, open_as_stored
 from tokenmill.backends.weights.huggingface.config import from_hf_config
 from tokenmill.backends.weights.huggingface.overrides import overridden

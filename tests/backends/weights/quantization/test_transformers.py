@@ -20,8 +20,8 @@ from tests.backends.tiny_checkpoints import TARGET, make_tokenizer
 from tokenmill.backends.distill.saving import to_hf_config
 from tokenmill.backends.linear.base import LinearBackend, LinearSpec
 from tokenmill.backends.linear.torch import Linear, TorchLinear
-from tokenmill.backends.models.decoder import Decoder
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.decoder import Decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.packed import PackedWeights, WeightFormat, Weights
 from tokenmill.core.errors import ConfigError

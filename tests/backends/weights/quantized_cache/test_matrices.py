@@ -21,7 +21,7 @@ from tests.backends.tiny import CPU
 from tests.backends.tiny_checkpoints import TARGET, write_model
 from tests.backends.weights.gguf_writing import write_gguf
 from tests.oracle.architectures import write
-from tokenmill.backends.models.loader import load_decoder
+from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.weights import quantized_on_load
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.formats.quantizing import QUANTIZE_ON_LOAD, quantize

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -99,13 +100,19 @@ def test_a_killed_stage_ends_the_steps_of_all_stages(stages: RayExecutor, rank: 
 
 
 def test_a_cluster_without_room_is_an_error_that_says_what_is_free(
-    model: Path, tmp_path: Path
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "plugins.toml"
     path.write_text(
         'api = 1\n[distributed_executor_backend]\nuse = "ray"\ncpus_per_worker = 3\n'
-        "placement_timeout = 1\n"
+        "placement_timeout = 9\n"
     )
     engine = AsyncEngine(str(model), device="cpu", plugins_file=str(path))
-    with pytest.raises(ConfigError, match=r"no room for 1 workers with 3 CPU each, .* 4 CPU free"):
+    lack = (
+        "no room for 1 workers with 3 CPU each, placed by STRICT_PACK, and no single node has "
+        f"3 CPU free. Free: .*{OTHER} has 2 CPU, 0 GPU and .* GiB"
+    )
+    with pytest.raises(ConfigError, match=lack), caplog.at_level(logging.WARNING, "tokenmill"):
         asyncio.run(engine.start())
+    found = [one for one in caplog.records if one.getMessage() == "ray_waits_for_room"]
+    assert len(found) == 2 and re.search(lack, found[0].__dict__["reason"])

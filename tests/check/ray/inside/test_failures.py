@@ -134,7 +134,7 @@ def test_a_cluster_of_its_own_is_closed_to_others_and_ends_with_a_killed_server(
         wait_for(lambda: not any(process.is_running() for process in family))
 
 
-def test_a_wrong_token_is_refused_in_one_line(stranger: subprocess.Popen[str]) -> None:
+def test_a_wrong_token_is_refused_in_one_line_that_says_so(stranger: subprocess.Popen[str]) -> None:
     _, errors = stranger.communicate(timeout=PATIENCE)
     assert stranger.returncode != 0
-    assert "the Ray cluster" in errors.splitlines()[-1], errors
+    assert "is the token wrong?" in errors.splitlines()[-1], errors

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tokenmill.core import kinds
-from tokenmill.core.contract.draft_length import DraftedStep
 from tokenmill.core.contract.events import PluginFailed
 from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.providers.draft_length import DraftedStep
+from tokenmill.core.contract.providers.speculation import SpeculationLimits
 from tokenmill.core.contract.registry import Registry
-from tokenmill.core.contract.speculation import SpeculationLimits
 from tokenmill.testing.simulated.drafting import DraftingSettings
 
 from ...engines import Bench

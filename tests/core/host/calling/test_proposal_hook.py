@@ -12,7 +12,7 @@ import pytest
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.events import PluginFailed
 from tokenmill.core.contract.hookspecs import hookimpl
-from tokenmill.core.contract.speculation import Draft, ProposalBatch
+from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch
 from tokenmill.core.errors import ConfigError, PluginError
 from tokenmill.core.host.calling import guard
 from tokenmill.core.host.plugin_host import PluginHost

@@ -14,7 +14,9 @@ import pytest
 from tokenmill.core.contract.plugin_info import Source
 from tokenmill.core.contract.start_calls import START_CALLS
 from tokenmill.core.errors import HookTimeoutError
+from tokenmill.core.host.calling import start_limit
 from tokenmill.core.host.calling.start_limit import StartLimit
+from tokenmill.core.log import event_fields
 from tokenmill.core.processes.stalls import Stall
 
 SOURCE = Source(plugin="slow", distribution="acme", version="1.0")
@@ -34,6 +36,17 @@ def test_the_innermost_call_is_shown() -> None:
         START_CALLS.call("importing", SOURCE, START_CALLS.call, "building", SOURCE, len, "")
     begun = ["importing plugin 'slow' (acme 1.0)", "building plugin 'slow' (acme 1.0)"]
     assert shown == [*begun, begun[0], ""]
+
+
+def test_a_call_that_takes_long_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(start_limit, "SLOW_SECONDS", 0.1)
+    monkeypatch.setattr(start_limit, "TICK_SECONDS", 0.05)
+    with StartLimit(0):
+        START_CALLS.call("importing", SOURCE, time.sleep, 1.0)
+    [record] = [one for one in caplog.records if one.msg == "plugin_start_slow"]
+    assert event_fields(record)["stage"] == "importing plugin 'slow' (acme 1.0)"
 
 
 PROGRAM = """

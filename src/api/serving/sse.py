@@ -1,0 +1,130 @@
+"""Answers as JSON, or as server-sent events that always have an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ..http.errors import APIError, as_api_error
+from ..http.request_log import answer_stats
+from .context import context_of
+from .streams import RequestSet, wait_for_disconnect
+
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may hold events back
+KEEP_ALIVE = b": keep-alive\n\n"
+encode = msgspec.json.Encoder().encode
+_OTHER_LINE_ENDS = {char.encode(): f"\\u{ord(char):04x}".encode() for char in "\x85\u2028\u2029"}
+"""No line ends in JSON and in events, but many clients split with Python's str.splitlines."""
+
+
+def data_line(document: bytes) -> bytes:
+    """The data of an event, from JSON, and the event's end."""
+    for char, escape in _OTHER_LINE_ENDS.items():
+        document = document.replace(char, escape)
+    return b"data: " + document + b"\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framing:
+    """The form of a stream's events in one API."""
+
+    event: Callable[[msgspec.Struct], bytes]
+    error: Callable[[APIError], bytes]
+    """The last event of a stream that failed, because the HTTP status 200 has been sent before."""
+    end: bytes
+    keep_alive: bytes
+
+
+def named_events(error: Callable[[APIError], bytes], keep_alive: bytes) -> Framing:
+    """Events whose name is the tag of their struct. The last event of a stream marks its end."""
+
+    def named(event: msgspec.Struct) -> bytes:
+        name = str(event.__struct_config__.tag)
+        return b"event: " + name.encode() + b"\n" + data_line(encode(event))
+
+    return Framing(event=named, error=error, end=b"", keep_alive=keep_alive)
+
+
+def json_response(answer: msgspec.Struct) -> Response:
+    """An answer as a JSON document."""
+    return Response(encode(answer), media_type="application/json")
+
+
+class EventStream(Response):
+    """Sends structs as events until they end, the client leaves, or an error occurs.
+
+    The requests are closed in every case.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        requests: RequestSet,
+        events: AsyncIterator[msgspec.Struct],
+        framing: Framing,
+    ) -> None:
+        super().__init__(media_type="text/event-stream", headers=HEADERS)
+        del self.headers["content-length"]
+        self._request = request
+        self._requests = requests
+        self._structs = events
+        self._framing = framing
+        self._keep_alive_interval = context_of(request).settings.sse_keep_alive_interval
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(self._send_all(send))
+        leaving = asyncio.ensure_future(wait_for_disconnect(self._request))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            leaving.cancel()
+            sending.cancel()
+            await self._requests.aclose()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            async for event in self._events():
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+        except OSError:
+            return  # the client has left
+        await send({"type": "http.response.body", "body": self._framing.end, "more_body": False})
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        framing = self._framing
+        try:
+            async for found in self._kept_alive():
+                yield framing.keep_alive if found is None else framing.event(found)
+        except Exception as error:
+            shown = as_api_error(error)
+            answer_stats(self._request.scope).error = shown.message
+            yield framing.error(shown)
+
+    async def _kept_alive(self) -> AsyncIterator[msgspec.Struct | None]:
+        """The structs, and None after each keep-alive interval without one."""
+        if not self._keep_alive_interval:
+            async for struct in self._structs:
+                yield struct
+            return
+        coming = asyncio.ensure_future(anext(self._structs, None))
+        try:
+            while True:
+                await asyncio.wait((coming,), timeout=self._keep_alive_interval)
+                if not coming.done():
+                    yield None
+                    continue
+                found = coming.result()
+                if found is None:
+                    return
+                coming = asyncio.ensure_future(anext(self._structs, None))
+                yield found
+        finally:
+            coming.cancel()

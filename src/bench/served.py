@@ -1,0 +1,111 @@
+"""A server that runs while it is measured: a command in a process group of its own."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import ConfigError, TokenmillError
+from .parameters import Parameters
+
+_STOP_SECONDS = 60.0
+_POLL_SECONDS = 0.2
+
+
+@dataclass(slots=True, kw_only=True)
+class ServedCommand:
+    """Starts when it is needed."""
+
+    parameters: Parameters
+    command: Sequence[str]
+    timeout: float
+    """Seconds that it has for its start."""
+    log: Path | None
+    """The file to which its output is added; None: it is shown."""
+    _process: subprocess.Popen[bytes] | None = None
+
+    def get_ready(self) -> None:
+        """Start the server, unless it runs. Raises TokenmillError if it does not get ready."""
+        if self._process is not None:
+            return
+        if self._status("GET", "/health") is not None:
+            host, port = self._address
+            raise ConfigError(f"another server listens on {host}:{port}: name another --port")
+        self._process = process = self._start()
+        hint = "" if self.log is None else f": see {self.log}"
+        end = time.monotonic() + self.timeout
+        while self._status("GET", "/health") != 200:
+            if (status := process.poll()) is not None:
+                raise TokenmillError(f"the server ended with status {status}{hint}")
+            if time.monotonic() > end:
+                raise TokenmillError(
+                    f"the server is not ready after {self.timeout:g} seconds{hint}"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        try:
+            if self.log is None:
+                return subprocess.Popen(self.command, start_new_session=True)
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("ab") as log:
+                return subprocess.Popen(
+                    self.command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                )
+        except OSError as error:
+            raise ConfigError(f"{self.command[0]} cannot be run: {error}") from error
+
+    def forget(self) -> None:
+        """Empty the prefix cache. A server that cannot do it starts again before the next run."""
+        if self._status("POST", "/reset_prefix_cache") != 200:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the server and its processes. Safe to call twice."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(process.pid, number)
+                process.wait(_STOP_SECONDS)
+            except ProcessLookupError:
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        process.wait()
+
+    @property
+    def _address(self) -> tuple[str, int]:
+        """Host and port, from the command's options."""
+        host = self._option("--host", "127.0.0.1")
+        port = self._option("--port", "8000")
+        try:
+            return host, int(port)
+        except ValueError:
+            raise ConfigError(f"--port of the server must be a number, got {port!r}") from None
+
+    def _option(self, name: str, default: str) -> str:
+        for word, following in zip(self.command, [*self.command[1:], ""], strict=True):
+            if word == name:
+                return following
+            if word.startswith(f"{name}="):
+                return word.partition("=")[2]
+        return default
+
+    def _status(self, method: str, path: str) -> int | None:
+        """The status that the server answers with; None: it does not listen."""
+        connection = http.client.HTTPConnection(*self._address, timeout=5.0)
+        try:
+            connection.request(method, path)
+            return connection.getresponse().status
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()

@@ -1,0 +1,106 @@
+"""Text that a child process prints, for example in a library, becomes lines of the parent's log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from ..log import get_logger
+from .logs import ROOT
+
+PIECE = 1 << 12
+"""Bytes to read at once: the lines of more would hold up an event loop."""
+MAX_PIECES = 64
+"""Pieces to read of a process that has ended: more than a pipe holds."""
+MAX_LINE = 1 << 13
+"""Bytes of a line. A longer one is divided."""
+MAX_LINES = 200
+"""Lines to show in a second: the parent has to serve, and a terminal is slow."""
+_CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Codes for colors and the cursor."""
+
+
+def show_printed(text: str) -> None:
+    """Log a line. In a program that has not set up this log, write it to standard error: other
+    formatters would show only the name of the event."""
+    if logging.getLogger(ROOT).handlers:
+        get_logger("engine").warning("printed", text=text)
+    else:
+        print(text, file=sys.stderr)
+
+
+class PrintedLines:
+    """A pipe that is the standard output and error of a child process."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        """`show`: called with each line. Raises OSError if there is no file descriptor."""
+        self.fd, self.writer = os.pipe()
+        """Its ends: `fd` has data to read; the child gets `writer`."""
+        os.set_blocking(self.fd, False)
+        self._show = show
+        self._begun = b""
+        self._has_writer = True
+        self._second, self._num_shown = 0.0, 0
+        """When the current second has begun, and the lines that were shown in it."""
+        self._num_hidden = 0
+        self._hidden: deque[str] = deque(maxlen=MAX_LINES)
+        """The last of the lines that were not shown. A crash is explained at the end."""
+
+    def close_writer(self) -> None:
+        """Close this process's copy of the writing end. Safe to call twice."""
+        if self._has_writer:
+            self._has_writer = False
+            os.close(self.writer)
+
+    def receive(self) -> bool:
+        """Read a piece. False if there is nothing to read."""
+        data = b""
+        with suppress(BlockingIOError):
+            data = os.read(self.fd, PIECE)
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        while len(self._begun) > MAX_LINE:
+            lines.append(self._begun[:MAX_LINE])
+            self._begun = self._begun[MAX_LINE:]
+        for line in lines:
+            self._take(line)
+        return bool(data)
+
+    def close(self) -> None:
+        """Show what is left of a process that has ended."""
+        self.close_writer()
+        for _ in range(MAX_PIECES):
+            if not self.receive():
+                break
+        self._take(self._begun)
+        os.close(self.fd)
+        self._show_hidden(self._num_hidden - len(self._hidden))
+        for line in self._hidden:
+            self._show(line)
+
+    def _take(self, line: bytes) -> None:
+        # A progress bar replaces a line by "\r" again and again: its last state stays.
+        text = _CONTROL.sub(b"", line).rstrip().rpartition(b"\r")[2].decode(errors="replace")
+        if not text:
+            return
+        now = time.monotonic()
+        if now - self._second >= 1.0:
+            self._second, self._num_shown = now, 0
+        self._num_shown += 1
+        if self._num_shown > MAX_LINES:
+            self._num_hidden += 1
+            self._hidden.append(text)
+            return
+        self._show_hidden(self._num_hidden)
+        self._num_hidden = 0
+        self._hidden.clear()
+        self._show(text)
+
+    def _show_hidden(self, number: int) -> None:
+        if number:
+            self._show(f"[{number} lines are left out]")

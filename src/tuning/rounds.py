@@ -1,0 +1,198 @@
+"""Measures settings on real servers, in turns, under the same load."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..bench.client import Server
+from ..bench.endpoints import Completions
+from ..bench.figures import tpot
+from ..bench.prompts import Prompt
+from ..bench.running import Answer, Load, Run, run
+from ..core.errors import ConfigError
+from ..planning.workload import PlannedRequest
+from .limits import Limits
+
+ROUNDS = "rounds.jsonl"
+START_SECONDS = 600
+POLL_SECONDS = 0.2
+STOP_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One measurement of one candidate."""
+
+    candidate: str
+    goodput: float
+    """Requests per second that kept all limits."""
+    p99_ttft_ms: float
+    p99_itl_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether the tuned settings were better than the given ones in every round."""
+
+    given: Sequence[float]
+    tuned: Sequence[float]
+    """Goodput of each round, in requests per second."""
+
+    @property
+    def gain(self) -> float:
+        """The ratio of the medians, minus 1."""
+        return statistics.median(self.tuned) / max(statistics.median(self.given), 1e-9) - 1
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the worst round with the tuned settings beats the best one without them."""
+        return min(self.tuned) > max(self.given)
+
+
+class _TokenIds(Completions):
+    """/v1/completions with prompts as token ids, so that lengths are exact."""
+
+    def __init__(self, requests: Sequence[PlannedRequest], vocab_size: int) -> None:
+        self._ids = [[id % vocab_size for id in one.prompt_token_ids] for one in requests]
+        self.prompts = [
+            Prompt(text=str(index), num_tokens=len(ids), max_tokens=one.max_tokens)
+            for index, (ids, one) in enumerate(zip(self._ids, requests, strict=True))
+        ]
+        """Their texts are indexes."""
+
+    def body(self, prompt: Prompt) -> dict[str, Any]:
+        ids = self._ids[int(prompt.text)]
+        return super().body(prompt) | {"prompt": ids, "ignore_eos": True, "temperature": 0.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """Measures candidates under one load."""
+
+    requests: Sequence[PlannedRequest]
+    limits: Limits
+    vocab_size: int
+    folder: Path
+
+    def measure(
+        self,
+        candidates: Mapping[str, Path],
+        num_rounds: int,
+        progress: Callable[[str, float], None],
+    ) -> list[Round]:
+        """Measure each candidate once per round, in another order each time.
+
+        `candidates`: names, and files for `serve --config`. Rounds that are in the folder are not
+        repeated.
+        """
+        found = list(self._done())
+        for index in range(num_rounds):
+            for name in _turn(list(candidates), index):
+                if sum(one.candidate == name for one in found) > index:
+                    continue
+                stage = f"round {index + 1} of {num_rounds}: {name}"
+                found.append(self._measure(name, candidates[name], stage, progress))
+                with (self.folder / ROUNDS).open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(found[-1])) + "\n")
+        return found
+
+    def _done(self) -> Iterator[Round]:
+        file = self.folder / ROUNDS
+        if file.exists():
+            for line in file.read_text(encoding="utf-8").splitlines():
+                yield Round(**json.loads(line))
+
+    def _measure(
+        self, name: str, config: Path, stage: str, progress: Callable[[str, float], None]
+    ) -> Round:
+        progress(stage, 0.0)
+        with _serving(config, self.folder / f"{name}.log") as url:
+            measured = asyncio.run(self._send(url, lambda fraction: progress(stage, fraction)))
+        good = sum(_keeps(answer, self.limits) for answer in measured.answers)
+        return Round(
+            candidate=name,
+            goodput=good / measured.seconds,
+            p99_ttft_ms=_p99([answer.ttft for answer in measured.answers]),
+            p99_itl_ms=_p99([gap for answer in measured.answers for gap in answer.gaps]),
+        )
+
+    async def _send(self, url: str, progress: Callable[[float], None]) -> Run:
+        server = Server(url=url)
+        model = (await server.get_json("/v1/models"))["data"][0]["id"]
+        endpoint = _TokenIds(self.requests, self.vocab_size)
+        load = Load(server=server, endpoint=endpoint, path=endpoint.path, extra={"model": model})
+        num_done = 0
+
+        def on_answer() -> None:
+            nonlocal num_done
+            num_done += 1
+            progress(num_done / len(self.requests))
+
+        times = [request.at for request in self.requests]
+        measured = await run(load, endpoint.prompts, times, on_answer)
+        await server.close()
+        return measured
+
+
+def _turn(names: list[str], index: int) -> list[str]:
+    first = index % len(names)
+    return names[first:] + names[:first]
+
+
+def _keeps(answer: Answer, limits: Limits) -> bool:
+    return (
+        answer.is_ok
+        and answer.ttft * 1000 <= limits.ttft
+        and tpot(answer) * 1000 <= limits.tpot
+        and _p99(answer.gaps) <= limits.itl
+        and answer.latency * 1000 <= limits.e2el
+    )
+
+
+def _p99(seconds: Sequence[float]) -> float:
+    return float(np.percentile(seconds, 99)) * 1000 if seconds else 0.0
+
+
+@contextlib.contextmanager
+def _serving(config: Path, log: Path) -> Iterator[str]:
+    """The URL of a server with this file as --config. Raises ConfigError if it does not start."""
+    command = ("-m", "tokenmill", "serve", "--config", str(config), "--port", "0")
+    environment = {name: value for name, value in os.environ.items() if "API_KEY" not in name}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, *command, "--no-enable-log-requests"],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
+        )  # fmt: skip
+        try:
+            yield _url(process, log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _url(process: subprocess.Popen[bytes], log: Path) -> str:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        for line in log.read_bytes().splitlines():
+            if b'"listening"' in line:
+                with contextlib.suppress(ValueError):
+                    return str(json.loads(line)["address"])
+        time.sleep(POLL_SECONDS)
+    raise ConfigError(f"the server did not start: see {log}")

@@ -1,0 +1,123 @@
+"""Sweeps over a server that answers at once: a program of a few lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tokenmill.bench.parameters import Parameters
+from tokenmill.bench.served import ServedCommand
+from tokenmill.bench.sweep import Sweep
+from tokenmill.core.errors import ConfigError, TokenmillError
+
+SERVER = """
+import http.server, pathlib, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self):
+        self.send_response(int(sys.argv[sys.argv.index("--reset") + 1]))
+        self.end_headers()
+
+    def log_message(self, *words):
+        pass
+
+with open(sys.argv[1], "a") as log:
+    print(*sys.argv[4:], file=log)
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+CLIENT = """
+import json, pathlib, sys
+of = lambda name: sys.argv[sys.argv.index(name) + 1]
+if "--fail" in sys.argv and of("--fail") == "1":
+    sys.exit(3)
+path = pathlib.Path(of("--result-dir")) / of("--result-filename")
+path.write_text(json.dumps({"request_throughput": 5.0, "words": sys.argv[1:3]}))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def make_sweep(folder: Path, *, reset: int = 200, **options: object) -> Sweep:
+    for name, text in (("server", SERVER), ("client", CLIENT)):
+        (folder / f"{name}.py").write_text(text)
+    port = str(free_port())
+    started = str(folder / "started.txt")
+    serve = [sys.executable, str(folder / "server.py"), started, "--port", port]
+    serve += ["--reset", str(reset)]
+    bench = [sys.executable, str(folder / "client.py")]
+    return Sweep(folder=folder / "out", serve=serve, bench=bench, **options)  # type: ignore[arg-type]
+
+
+def starts(folder: Path) -> int:
+    return len((folder / "started.txt").read_text().splitlines())
+
+
+def sets(name: str, *values: object) -> list[Parameters]:
+    return [Parameters(fields={name: value}) for value in values]
+
+
+def test_each_server_starts_once_and_every_run_has_its_options(tmp_path: Path) -> None:
+    servers, loads = sets("seqs", 1, 2), sets("rate", 3, 4)
+    sweep = make_sweep(tmp_path, servers=servers, loads=loads, num_runs=2, num_warmups=1)
+    assert sweep.run(lambda line: None) == 0
+    assert starts(tmp_path) == 2
+    rows = list(csv.DictReader((tmp_path / "out/summary.csv").read_text().splitlines()))
+    found = [(row["seqs"], row["rate"], row["run_number"]) for row in rows]
+    assert found == [(s, r, n) for s in "12" for r in "34" for n in "01"]
+    folder = tmp_path / "out/SERVE--seqs=2-BENCH--rate=3"
+    assert [one["rate"] for one in json.loads((folder / "summary.json").read_text())] == [3, 3]
+    assert json.loads((folder / "warmup.json").read_text())["run_number"] == -1
+
+
+def test_a_server_that_keeps_its_cache_starts_again_for_each_run(tmp_path: Path) -> None:
+    make_sweep(tmp_path, reset=404, num_runs=2).run(lambda line: None)
+    assert starts(tmp_path) == 2
+
+
+def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    loads = sets("fail", 0, 1)
+    sweep = make_sweep(tmp_path, loads=loads, num_runs=1)
+    with pytest.raises(TokenmillError, match="failed with status 3"):
+        sweep.run(lambda line: None)
+    lines: list[str] = []
+    again = make_sweep(tmp_path, loads=loads, num_runs=1, continues=True)
+    assert again.run(lines.append) == 1
+    assert lines[0].endswith("run=0.json: found")
+    failure = json.loads((tmp_path / "out/BENCH--fail=1/run=0.failure.json").read_text())
+    assert failure["bench_overrides"] == {"fail": 1}
+    assert (tmp_path / "out/BENCH--fail=0/summary.json").exists()
+    assert not (tmp_path / "out/BENCH--fail=1/summary.json").exists()
+
+
+def test_a_server_that_is_there_already_is_not_measured(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, num_runs=1)
+    first = ServedCommand(parameters=Parameters(), command=sweep.serve, timeout=60, log=None)
+    first.get_ready()
+    try:
+        with pytest.raises(ConfigError, match="another server listens on"):
+            sweep.run(lambda line: None)
+    finally:
+        first.stop()
+
+
+def test_a_server_that_ends_is_reported(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, num_runs=1)
+    broken = Sweep(folder=sweep.folder, serve=[*sweep.serve[:1], "-c", "1/0"], bench=sweep.bench)
+    with pytest.raises(TokenmillError, match=r"ended with status 1: see .*server\.log"):
+        broken.run(lambda line: None)
+    assert "ZeroDivisionError" in (sweep.folder / "server.log").read_text()

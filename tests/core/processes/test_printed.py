@@ -1,0 +1,54 @@
+"""Text that a child prints arrives as lines."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+
+from tokenmill.core.processes.printed import (
+    MAX_LINE,
+    MAX_LINES,
+    PIECE,
+    PrintedLines,
+    show_printed,
+)
+
+
+def printed(*texts: bytes) -> list[str]:
+    lines: list[str] = []
+    output = PrintedLines(lines.append)
+    for text in texts:
+        os.write(output.writer, text)
+        output.receive()
+    output.close()
+    return lines
+
+
+def test_lines_arrive_whole_and_the_last_one_at_the_end() -> None:
+    assert printed(b"one\ntw", b"o\n\n \r\nthree") == ["one", "two", "three"]
+
+
+def test_a_progress_bar_is_one_line_without_colors() -> None:
+    assert printed(b"0 %\r50 %\r", b"\x1b[32m100 %\x1b[0m\r\n") == ["100 %"]
+
+
+def test_text_without_an_end_is_divided_and_does_not_grow() -> None:
+    lines = printed(*[b"a" * PIECE] * 5, b"\xff")
+    assert "".join(lines) == "a" * 5 * PIECE + "\ufffd"
+    assert max(map(len, lines)) <= MAX_LINE
+
+
+def test_of_many_lines_the_first_and_the_last_are_shown() -> None:
+    lines = printed(*[b"%d\n" % i for i in range(3 * MAX_LINES)])
+    first, last = map(str, range(MAX_LINES)), map(str, range(2 * MAX_LINES, 3 * MAX_LINES))
+    assert lines == [*first, f"[{MAX_LINES} lines are left out]", *last]
+
+
+def test_a_program_without_this_log_gets_the_text_on_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("tokenmill"), "handlers", [])
+    show_printed("a plugin prints")
+    assert capsys.readouterr().err == "a plugin prints\n"

@@ -1,0 +1,83 @@
+"""Docstrings and comments of the code, and the documentation, do without some phrases."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT, name_of, prose
+
+NOT_READ_YET = ("src/api/openai/", "src/api/anthropic/", "src/api/responses/", "src/testing/")
+"""Folders whose older texts have not been rewritten."""
+OPENINGS = r"(?:What|Of|Who|Whose|Which|Where|How|That)\b"
+PLACES = "after|at|before|for|if|in|inside|of|that|those|what|when|where|with|without"
+REFUSED = {
+    rf"\A{OPENINGS}": "begin with the noun: 'The limit that ...', not 'What limits ...'",
+    rf", also (?:{PLACES})\b|(?<!and )\balso (?:after|if|those|without)\b": "even",
+    r"\btold\b": "reported, or computed",
+    r"(?<!half )(?<!twice )(?<!times )\b(?:as|so) many\b": "N, or the number of ...",
+    r"\bif there is none\b": "or None, or 'without ...'",
+    r"(?:\A|[.] )Those\b": "repeat the noun",
+}
+"""Patterns, and what to write instead."""
+COMMENT = re.compile(r"(?:^|\s)# (.*)")
+
+
+def texts(source: str) -> Iterator[str]:
+    """The comments of a Python file, and the docstrings of all that it defines, fields included."""
+    yield from COMMENT.findall(source)
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield text.strip()
+
+
+def faults(text: str) -> list[str]:
+    flat = " ".join(text.split())
+    return [
+        f"{flat[max(0, found.start() - 30) :][:80]!r}: {instead}"
+        for pattern, instead in REFUSED.items()
+        for found in re.finditer(pattern, flat)
+    ]
+
+
+def test_the_code_has_no_refused_phrase() -> None:
+    names = [name_of(path) for path in sorted((ROOT / "src").rglob("*.py"))]
+    read = [name for name in names if not name.startswith(NOT_READ_YET)]
+    assert len(read) > 500
+    found = [
+        f"{name}: {fault}"
+        for name in read
+        for text in texts((ROOT / name).read_text(encoding="utf-8"))
+        for fault in faults(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_documentation_has_no_refused_phrase() -> None:
+    found = [f"{name_of(page)}: {fault}" for page in DOCS for fault in faults(prose(page))]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What a step did.",
+        "Ends the process, also if it hangs.",
+        "The caller is told.",
+        "Open as many plans as allowed.",
+        "The name, None if there is none.",
+        "Some requests run. Those without room wait.",
+    ],
+)
+def test_a_refused_phrase_is_found(text: str) -> None:
+    assert len(faults(text)) == 1
+    assert [fault for found in texts(f'x = 1\n"""{text}"""') for fault in faults(found)]
+    assert [fault for found in texts(f"x = 1  # {text}") for fault in faults(found)]
+
+
+def test_words_in_another_sense_are_allowed() -> None:
+    assert faults("It is twice as many. It also has some. Whether it is; and those that run.") == []
