@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from ..workers.watch import Watch
 from .link import CHECK_SECONDS, ActorLink, wait_for_logs
 from .loading import load
 from .messages import Node, encode
-from .nodes import find_lost_node, find_raylets
+from .nodes import find_head, find_lost_node, find_raylets, watch_head
 from .options import RayOptions
 from .placement import reserve, start_workers
 
@@ -65,9 +66,13 @@ class RayExecutor:
             group = reserve(spec.config, options, num_gpus)
             leaving.callback(_release, group)
             links = start_workers(group, spec.config.num_ranks)
-            find_lost = partial(find_lost_node, links, find_raylets(links))
+            head = find_head()
+            find_lost = partial(find_lost_node, links, find_raylets(links), head)
             watch = Watch(links, partial(wait_for_logs, links), find_lost)
             leaving.callback(watch.close)
+            is_over, lose = threading.Event(), partial(watch.fail, links[0], "lost the head")
+            leaving.callback(is_over.set)
+            threading.Thread(target=watch_head, args=(head, is_over, lose), daemon=True).start()
             log.info("ray_workers_placed", addresses=[link.node.address for link in links])
             if {link.node.node_id for link in links} == {ray.get_runtime_context().get_node_id()}:
                 spec.refuse_too_large()  # elsewhere, each worker checks its own part

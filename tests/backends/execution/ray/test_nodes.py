@@ -32,8 +32,8 @@ def closed_port() -> Address:
 
 def test_a_node_on_which_ray_has_ended_is_named_with_its_ranks(open_port: Address) -> None:
     links = [worker(0, "a"), worker(1, "b"), worker(2, "b")]
-    assert find_lost_node(links, {"a": open_port, "b": open_port}) is None
-    found = find_lost_node(links, {"a": open_port, "b": closed_port()})
+    assert find_lost_node(links, {"a": open_port, "b": open_port}, open_port) is None
+    found = find_lost_node(links, {"a": open_port, "b": closed_port()}, closed_port())
     assert found == (links[1], "node at b died (rank 1, 2)")
 
 
