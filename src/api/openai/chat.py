@@ -37,6 +37,7 @@ from .responses import (
 from .sampling import chat_params, with_default_length
 from .sse import respond
 from .streams import RequestSet, submit_all
+from .transforming import transform_messages
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -74,8 +75,9 @@ async def _submit(request: Request, body: ChatBody, prefix: str) -> tuple[Reques
     params = await compute(request, chat_params, body, engine)
     tools = await compute(request, read_tool_use, body)
     parser_of(tools, context.parsers)  # raises before the conversation costs time
+    transformed = transform_messages(body.messages, context.parsers, options)
     tokens = await encode_conversation(body, body.messages, engine, context.parsers, tools.shown)
-    reading = ChatReading(body, tools, context, tokens)
+    reading = ChatReading(body, tools, context, tokens, transformed)
     params = with_default_length(params, engine, len(tokens))
     adjusted = await compute(request, reading.adjust, params)
 

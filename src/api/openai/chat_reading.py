@@ -16,6 +16,7 @@ from ...core.contract.parsing.answers import Delta, ToolCallDelta
 from ...core.errors import InvalidRequestError
 from ...core.grammar import Grammar
 from ...core.host.answer_reader import AnswerReader, ParsedAnswer, collect
+from ...core.host.transforms import TransformedAnswers
 from ...core.outputs import CompletionOutput
 from ...core.sampling_params import SamplingParams
 from ..answers.enforcing import grammar_of
@@ -55,8 +56,10 @@ class ChatReading:
         tools: ToolUse,
         context: AppContext,
         prompt_token_ids: Sequence[int],
+        transformed: TransformedAnswers,
     ) -> None:
         self._parser = parser_of(tools, context.parsers)
+        self._transformed = transformed
         self._tools = tools
         self._parsers = context.parsers
         self._tokenizer = context.engine.tokenizer
@@ -200,6 +203,7 @@ class ChatReading:
             prompt_end=self._prompt_end,
             is_parallel=self._tools.is_parallel,
             guards=self._parsers.guards,
+            transforms=self._transformed.answer(),
         )
 
     def _pieces(self, deltas: Sequence[Delta]) -> list[ChatToolCall]:

@@ -9,6 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
+from ...core.contract.parsing.answers import ContentDelta
+from ...core.host.answer_reader import collect
+from ...core.host.transforms import AnswerChain, TransformedAnswers
 from ...core.outputs import CompletionOutput, RequestOutput
 from ..http.ignored_fields import name_ignored
 from .chunks import end_reason
@@ -23,6 +26,7 @@ from .responses import CompletionChoice, CompletionResponse, PromptLogprobs, Usa
 from .sampling import completion_params
 from .sse import respond
 from .streams import submit_all
+from .transforming import transform_prompts
 
 
 async def create_completion(request: Request) -> Response:
@@ -36,18 +40,19 @@ async def create_completion(request: Request) -> Response:
     engine = context.engine
     options = request_options(request, body, "cmpl", context.settings.metadata_headers)
     params = await compute(request, completion_params, body, engine)
+    changed, transformed = transform_prompts(prompts, context.parsers, engine.tokenizer, options)
     adds_special = body.add_special_tokens is not False
     with naming_field(body):
         requests = await submit_all(
             request,
-            await tokenized(prompts, engine, add_special_tokens=adds_special),
+            await tokenized(changed, engine, add_special_tokens=adds_special),
             params,
             options,
             is_streamed=bool(body.stream),
         )
     name_ignored(request.scope, ignored_paths(body, requests.ignored_keywords))
     head = make_head(requests.request_id, engine.model_name)
-    answer = _Answer(body, head, engine, prompts)
+    answer = _Answer(body, head, engine, changed, transformed)
     return await respond(request, requests, answer, body)
 
 
@@ -61,6 +66,7 @@ class _Answer:
         head: AnswerHead,
         engine: EngineClient,
         prompts: Sequence[Prompt],
+        transformed: TransformedAnswers,
     ) -> None:
         self._body = body
         self._head = head
@@ -68,6 +74,8 @@ class _Answer:
         self._names = TokenNames(engine.tokenizer, bool(body.return_tokens_as_token_ids))
         self._prompts = prompts
         self._n = body.n or 1
+        self._transformed = transformed
+        self._chains: dict[int, AnswerChain] = {}
         self._offsets: dict[int, int] = {}
         self._echoed: dict[int, list[Scored]] = {}
         """The scored tokens of each prompt that is echoed with log-probabilities."""
@@ -124,7 +132,7 @@ class _Answer:
         with_ids = bool(self._body.return_token_ids)
         return CompletionChoice(
             index=index,
-            text=self._echo(prompt, output) + found.text if is_first else found.text,
+            text=(self._echo(prompt, output) if is_first else "") + self._text(index, found),
             logprobs=logprobs,
             finish_reason=end_reason(found),
             stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
@@ -132,6 +140,12 @@ class _Answer:
             prompt_token_ids=list(output.prompt_token_ids) if with_ids and is_first else UNSET,
             prompt_logprobs=self._prompt_logprobs(output),
         )
+
+    def _text(self, index: int, found: CompletionOutput) -> str:
+        """The new text of a choice, as the transforms change it."""
+        chain = self._chains.setdefault(index, self._transformed.answer())
+        deltas = chain.feed([ContentDelta(found.text)] if found.text else [])
+        return (collect(deltas + chain.finish() if found.finished else deltas)).content or ""
 
     def _echoed_tokens(self, prompt: int, output: RequestOutput) -> list[Scored]:
         """The prompt's tokens with their log-probabilities. Only the first output has them."""
