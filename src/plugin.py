@@ -62,8 +62,14 @@ from .core.contract.providers.speculation import (
     SpeculationSupport,
     Speculator,
 )
+from .core.contract.providers.transforming import (
+    AnswerTransform,
+    RequestText,
+    Transform,
+    Transformed,
+)
 from .core.contract.registry import PluginContext, Registry, Replica
-from .core.errors import ConfigError, PluginError
+from .core.errors import ConfigError, InvalidRequestError, PluginError
 from .core.interfaces import ChatFormat, Tokenizer
 from .core.log import get_logger
 from .core.outputs import FinishReason
@@ -74,6 +80,7 @@ __all__ = [
     "HOOK_API",
     "Admitted",
     "AnswerText",
+    "AnswerTransform",
     "BracketScanner",
     "CallSyntax",
     "ChatFormat",
@@ -89,6 +96,7 @@ __all__ = [
     "FinishReason",
     "Finished",
     "FinishedRequest",
+    "InvalidRequestError",
     "Load",
     "Parsing",
     "Planned",
@@ -109,6 +117,7 @@ __all__ = [
     "Replica",
     "ReplicaView",
     "RequestOptions",
+    "RequestText",
     "RequestView",
     "RoutedRequest",
     "Router",
@@ -124,6 +133,8 @@ __all__ = [
     "ToolCallDelta",
     "ToolCallParser",
     "ToolDefinition",
+    "Transform",
+    "Transformed",
     "Victim",
     "argument_value",
     "content_before",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # only for type checkers: contracts are in the layer above
     from .contract.providers.deciders import Admission, PreemptionMode, Scheduler, SpeculativeMethod
     from .contract.providers.draft_length import DraftLengthPolicy
     from .contract.providers.routing import Router
+    from .contract.providers.transforming import Transform
 
 P = TypeVar("P")
 Tier = Literal["stable", "provisional"]
@@ -65,9 +66,9 @@ class Kind(Generic[P]):
 
     @property
     def is_watcher(self) -> bool:
-        """Whether every provider is built. Its factory gets a PluginContext, and may return None
-        to take no part."""
-        return self.choose == "all"
+        """Whether an engine builds every provider. Its factory gets a PluginContext, and may return
+        None to take no part."""
+        return self.choose == "all" and self.runs == "engine"
 
     @property
     def is_direct(self) -> bool:
@@ -280,6 +281,14 @@ ROUTER: Kind[Router] = Kind(
         "least-loaded, round-robin, session, or a plugin's name",
         group="parallel",
     ),
+)
+TRANSFORM: Kind[Transform] = Kind(
+    name="transform",
+    does="changes of requests and answers: redaction, moderation, rewriting",
+    suite="transforms.suite:TransformConformance",
+    runs="api",
+    needs=("begin",),
+    choose="all",
 )
 OBSERVER: Kind[object | None] = Kind(
     name="observer",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         SchedulingPolicyConformance as SchedulingPolicyConformance,
     )
     from .conformance.policies.speculator import SpeculatorConformance as SpeculatorConformance
+    from .conformance.transforms.suite import TransformConformance as TransformConformance
     from .conformance.weight_format.suite import WeightFormatConformance as WeightFormatConformance
     from .simulated.executor import SimulatedExecutor as SimulatedExecutor
     from .simulated.executor import expected_tokens as expected_tokens

@@ -1,4 +1,4 @@
-"""A parser that hangs in a real server: its request fails, or the server ends and names it."""
+"""A parser or a transform that hangs in a real server: its request fails, or the server ends and names it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,25 @@ NATIVE = """import ctypes
         libc.pthread_mutex_lock(lock), libc.pthread_mutex_lock(lock)"""
 
 
-def install(folder: Path, act: str) -> None:
-    (folder / "odd.py").write_text(HEADER + PARSER.format(act=act))
+TRANSFORM = """
+class Odd:
+    def begin(self, texts, options):
+        {act}
+
+@hookimpl
+def register(registry):
+    registry.offer(kinds.TRANSFORM, "odd", Odd)
+"""
+
+
+def install(folder: Path, act: str, code: str = PARSER) -> None:
+    (folder / "odd.py").write_text(HEADER + code.format(act=act))
     info = folder / "odd-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[tokenmill.plugins]\nodd = odd\n")
-    (folder / "plugins.toml").write_text('[tool_call_parser]\nuse = "odd"\n')
+    chosen = '[tool_call_parser]\nuse = "odd"\n' if code is PARSER else ""
+    (folder / "plugins.toml").write_text(f'[plugins]\nenable = ["odd"]\n{chosen}')
 
 
 def test_python_code_that_hangs_is_interrupted_and_the_server_goes_on(tmp_path: Path) -> None:
@@ -33,6 +45,15 @@ def test_python_code_that_hangs_is_interrupted_and_the_server_goes_on(tmp_path: 
         assert answer.status_code == 500 and "'odd'" in answer.json()["error"]["message"]
         assert httpx.get(f"{server.url}/ready", timeout=60).status_code == 200
         assert "tool_call_parser.parse" in server.log.read_text()
+
+
+def test_a_transform_that_hangs_is_interrupted_and_the_server_goes_on(tmp_path: Path) -> None:
+    install(tmp_path, "import time; time.sleep(3600)", TRANSFORM)
+    flags = ("--plugins-file", str(tmp_path / "plugins.toml"))
+    with running_server(tmp_path, *flags, packages=tmp_path) as server:
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=120)
+        assert answer.status_code == 500 and "'odd'" in answer.json()["error"]["message"]
+        assert httpx.get(f"{server.url}/ready", timeout=60).status_code == 200
 
 
 def test_native_code_that_hangs_ends_the_server_and_is_named(tmp_path: Path) -> None:

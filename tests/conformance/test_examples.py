@@ -26,6 +26,7 @@ FOLDERS = {
     "sdpa": EXAMPLES / "plugin-sdpa-attention",
     "fair-queueing": EXAMPLES / "plugin-fair-queueing",
     "granite": EXAMPLES / "plugin-granite-reasoning",
+    "redact": EXAMPLES / "plugin-redact",
     "suffix-automaton": EXAMPLES / "plugin-suffix-automaton",
 }
 SETTINGS = """

@@ -39,13 +39,14 @@ from .wrong import (
     routers,
     schedulers,
     speculators,
+    transforms,
     weight_formats,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
     (schedulers,),
-    (preemptions, parsers, routers),
+    (preemptions, parsers, routers, transforms),
     (attentions, linears, models, weight_formats, processors),
     (orders, packages, observers, admissions, draft_lengths, grammars, executors),
     (speculators,),

@@ -22,8 +22,8 @@ Message = Mapping[str, Any]
 class Conversation:
     """Messages, and what their chat template gets besides them."""
 
-    messages: Sequence[msgspec.Struct]
-    """Structs with the fields of messages.ChatMessage, or more. None counts as not given."""
+    messages: Sequence[msgspec.Struct | Message]
+    """With the fields of messages.ChatMessage, or more. None counts as not given."""
     add_generation_prompt: bool | None = None
     """None: unless the final message is continued."""
     continue_final_message: bool | None = None
@@ -58,7 +58,7 @@ async def encode_conversation(
     generates = not continues if generates is None else generates
 
     def encode() -> list[int]:
-        messages = _message_fields(given.messages)
+        messages = message_fields(given.messages)
         _check_length(messages, (*tools, *documents), engine)
         chat = engine.tokenizer.chat_format
         shown, own_tools = for_template(messages, tools, parsers, chat)
@@ -83,7 +83,7 @@ async def encode_conversation(
     return await anyio.to_thread.run_sync(encode)
 
 
-def _message_fields(messages: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
+def message_fields(messages: Sequence[msgspec.Struct | Message]) -> list[dict[str, Any]]:
     """Messages as dicts for the chat template, without the fields that were not given."""
     return [
         {name: value for name, value in msgspec.to_builtins(m).items() if value is not None}

@@ -19,6 +19,7 @@ from ...core.plan import TokenLogprobs
 from ...core.sampling_params import SamplingParams
 from ..http.errors import APIError
 from ..parsing.answer_reader import AnswerReader
+from ..parsing.transforms import TransformedAnswers
 from ..serving.answers import Outputs, TokenCounts
 from ..serving.context import AppContext
 from .enforcing import grammar_of
@@ -78,8 +79,10 @@ class ChatReading:
         thinking_budget: int | None,
         context: AppContext,
         prompt_token_ids: Sequence[int],
+        transformed: TransformedAnswers,
     ) -> None:
         self._parser = parser_of(tools, context.parsers)
+        self._transformed = transformed
         self._tools = tools
         self._parsers = context.parsers
         self._tokenizer = context.engine.tokenizer
@@ -201,6 +204,7 @@ class ChatReading:
             prompt_end=self._prompt_end,
             is_parallel=self._tools.is_parallel,
             guards=self._parsers.guards,
+            transforms=self._transformed.answer(),
         )
 
 

@@ -26,6 +26,7 @@ from .grammar_fields import GrammarFields, naming_field
 from .reading import ChatReading, Finished, Piece
 from .sampling import params_with_all_room, with_default_length
 from .tools import ToolUse, new_call_id, parser_of
+from .transforming import transform_messages
 
 Body = TypeVar("Body")
 
@@ -70,8 +71,9 @@ async def _start(request: Request, chat: ChatRequest, prefix: str) -> Chat:
     options = request_options(request, chat.sender, prefix, context.settings.metadata_headers)
     params = await compute(request, _params, chat, engine)
     parser_of(tools, context.parsers)  # raises before the conversation costs time
-    tokens = await encode_conversation(chat.conversation, engine, context.parsers, tools.shown)
-    reading = ChatReading(tools, chat.thinking_budget, context, tokens)
+    conversation, answers = transform_messages(chat.conversation, context.parsers, options)
+    tokens = await encode_conversation(conversation, engine, context.parsers, tools.shown)
+    reading = ChatReading(tools, chat.thinking_budget, context, tokens, answers)
     params = with_default_length(params, engine, len(tokens))
     adjusted = await compute(request, reading.adjust, params)
 

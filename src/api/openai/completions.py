@@ -9,11 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
+from ...core.contract.parsing.answers import ContentDelta
 from ...core.outputs import CompletionOutput, RequestOutput
 from ..chat.grammar_fields import naming_field
 from ..chat.logprobs import TokenNames
 from ..chat.reading import END_REASONS
 from ..http.ignored_fields import name_ignored
+from ..parsing.answer_reader import collect
+from ..parsing.transforms import AnswerChain, TransformedAnswers
 from ..serving.answers import Outputs, TokenCounts, whole_answer
 from ..serving.context import AnswerHead, check_fan_out, context_of, make_head
 from ..serving.reading.request_reading import compute, read_body
@@ -21,7 +24,7 @@ from ..serving.request_options import request_options
 from ..serving.streams import submit_all
 from .chunks import event_stream, make_usage
 from .logprobs import Scored, completion_logprobs, prompt_logprobs, scored_prompt
-from .prompts import Prompt, read_prompts, tokenized
+from .prompts import Prompt, read_prompts, tokenized, transformed_prompts
 from .reading.bodies import CompletionBody
 from .reading.requests import check_combinations, completion_params, grammar_fields
 from .responses import CompletionChoice, CompletionResponse, PromptLogprobs
@@ -38,12 +41,13 @@ async def create_completion(request: Request) -> Response:
     engine = context.engine
     options = request_options(request, body, "cmpl", context.settings.metadata_headers)
     params = await compute(request, completion_params, body, engine)
+    changed, transformed = await transformed_prompts(prompts, engine, context.parsers, options)
     adds_special = body.add_special_tokens is not False
     fields = grammar_fields(body)
     with naming_field(fields.param):
         requests = await submit_all(
             request,
-            await tokenized(prompts, engine, add_special_tokens=adds_special),
+            await tokenized(changed, engine, add_special_tokens=adds_special),
             params,
             options,
             is_streamed=bool(body.stream),
@@ -51,7 +55,7 @@ async def create_completion(request: Request) -> Response:
     ignored = [f"{fields.param}.{keyword}" for keyword in requests.ignored_keywords]
     name_ignored(request.scope, ignored)
     head = make_head(requests.request_id, engine.model_name)
-    answer = _Answer(body, head, engine, prompts)
+    answer = _Answer(body, head, engine, changed, transformed)
     if body.stream:
         return event_stream(request, requests, answer, body)
     return await whole_answer(request, requests, answer.whole)
@@ -67,6 +71,7 @@ class _Answer:
         head: AnswerHead,
         engine: EngineClient,
         prompts: Sequence[Prompt],
+        transformed: TransformedAnswers,
     ) -> None:
         self._body = body
         self._head = head
@@ -74,6 +79,8 @@ class _Answer:
         self._names = TokenNames(engine.tokenizer, bool(body.return_tokens_as_token_ids))
         self._prompts = prompts
         self._n = body.n or 1
+        self._transformed = transformed
+        self._chains: dict[int, AnswerChain] = {}
         self._offsets: dict[int, int] = {}
         self._echoed: dict[int, list[Scored]] = {}
         """The scored tokens of each prompt that is echoed with log-probabilities."""
@@ -127,7 +134,7 @@ class _Answer:
         with_ids = bool(self._body.return_token_ids)
         return CompletionChoice(
             index=index,
-            text=self._echo(prompt, output) + found.text if is_first else found.text,
+            text=(self._echo(prompt, output) if is_first else "") + self._text(index, found),
             logprobs=logprobs,
             finish_reason=END_REASONS.get(found.finish_reason),
             stop_reason=UNSET if found.stop_reason is None else found.stop_reason,
@@ -135,6 +142,12 @@ class _Answer:
             prompt_token_ids=list(output.prompt_token_ids) if with_ids and is_first else UNSET,
             prompt_logprobs=self._prompt_logprobs(output),
         )
+
+    def _text(self, index: int, found: CompletionOutput) -> str:
+        """The new text of a choice, as the transforms change it."""
+        chain = self._chains.setdefault(index, self._transformed.answer())
+        deltas = chain.feed([ContentDelta(found.text)] if found.text else [])
+        return (collect(deltas + chain.finish() if found.finished else deltas)).content or ""
 
     def _echoed_tokens(self, prompt: int, output: RequestOutput) -> list[Scored]:
         """The prompt's tokens with their log-probabilities. Only the first output has them."""

@@ -8,8 +8,12 @@ from functools import partial
 import anyio.to_thread
 
 from ...core.contract.client import EngineClient
-from ...core.shell.checking import LONG_TEXT, check_prompt_text
+from ...core.contract.providers.transforming import RequestText
+from ...core.request_options import RequestOptions
+from ...core.shell.checking import LONG_TEXT, check_prompt_ids, check_prompt_text
 from ..http.errors import APIError
+from ..parsing.chosen_parsers import AnswerParsers
+from ..parsing.transforms import TransformedAnswers, transform_request
 from .reading.bodies import PromptItem
 
 Prompt = str | list[int]
@@ -54,3 +58,36 @@ async def tokenized(
         return [encode_one(p) if isinstance(p, str) else p for p in prompts]
 
     return await anyio.to_thread.run_sync(encode)
+
+
+async def transformed_prompts(
+    prompts: Sequence[Prompt],
+    engine: EngineClient,
+    parsers: AnswerParsers,
+    options: RequestOptions,
+) -> tuple[Sequence[Prompt], TransformedAnswers]:
+    """The prompts with their texts replaced. Token ids are shown as text, and stay if it does."""
+    if not parsers.transforms:
+        return prompts, TransformedAnswers()
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            check_prompt_text(prompt, engine.tokenizer, engine.max_model_len)
+        else:
+            check_prompt_ids(prompt, engine.info.vocab_size)
+
+    decode = partial(engine.tokenizer.decode, skip_special_tokens=False)
+
+    def shown() -> list[str]:
+        return [p if isinstance(p, str) else decode(p) for p in prompts]
+
+    texts = await anyio.to_thread.run_sync(shown)
+    done = transform_request(parsers.transforms, [RequestText(text=one) for one in texts], options)
+    encode = partial(engine.tokenizer.encode, add_special_tokens=False)
+
+    def changed() -> list[Prompt]:
+        return [
+            old if text == new else new if isinstance(old, str) else encode(new)
+            for old, text, new in zip(prompts, texts, done.texts, strict=True)
+        ]
+
+    return await anyio.to_thread.run_sync(changed), done

@@ -18,6 +18,7 @@ from ...core.contract.parsing.answers import (
 from ...core.errors import CONTAINED, HookTimeoutError, RequestFailedError
 from ...core.host.calling.guard import Guard
 from .parser_guards import ParserGuards
+from .transforms import AnswerChain
 
 _PIECE = 4096
 """Characters. Taking text from the front copies the rest, so a parser gets a long text in pieces.
@@ -47,7 +48,8 @@ class AnswerReader:
 
     `tools` are the functions that may be called; without them no calls are looked for.
     `prompt_end` is the end of the rendered prompt. `is_parallel` False keeps only the first call.
-    `guards` count what the parsers do. Raises RequestFailedError if a parser hangs.
+    `guards` count what the parsers do; `transforms` change what they find. Raises
+    RequestFailedError if a parser hangs or a transform fails.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class AnswerReader:
         prompt_end: str = "",
         is_parallel: bool = True,
         guards: ParserGuards | None = None,
+        transforms: AnswerChain | None = None,
     ) -> None:
+        self._transforms = transforms or AnswerChain(())
         guard_of = (guards or ParserGuards()).of
         self._stages: list[_Stage] = []
         self.reasoning_spans: list[tuple[int, int]] = []
@@ -80,14 +84,14 @@ class AnswerReader:
         deltas: list[Delta] = [ContentDelta(text)] if text else []
         for stage in self._stages:
             deltas = [new for delta in deltas for new in stage.feed(delta)]
-        return self._kept(deltas)
+        return self._transforms.feed(self._kept(deltas))
 
     def finish(self) -> list[Delta]:
         """The last deltas: the text has come to its end."""
         deltas: list[Delta] = []
         for stage in self._stages:
             deltas = [new for delta in deltas for new in stage.feed(delta)] + stage.finish()
-        return self._kept(deltas)
+        return self._transforms.feed(self._kept(deltas)) + self._transforms.finish()
 
     def _located(self, text: AnswerText, parsing: Parsing) -> Parsing:
         """The deltas of a parser. Also notes where its reasoning begins and ends."""

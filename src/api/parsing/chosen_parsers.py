@@ -12,11 +12,13 @@ from ...core.contract.parsing.answers import CallSyntax
 from ...core.contract.registry import Provider, Registry, label
 from ...core.contract.start_calls import START_CALLS
 from ...core.errors import CONTAINED, PluginError
+from ...core.host.calling.guard import Guard
 from ...core.host.choice import choose_slot
 from ...core.host.plugin_set import PluginSet, enabled_plugins
 from ...core.interfaces import ChatFormat
 from ...core.log import get_logger
 from .parser_guards import ParserGuards
+from .transforms import build_transforms
 
 _log = get_logger("plugins")
 
@@ -29,6 +31,8 @@ class AnswerParsers:
     demanded: ToolCallParser | None = None
     """Reads calls that `tool_choice` demands. It has a syntax; None: no enabled parser has one."""
     reasoning: ReasoningParser | None = None
+    transforms: tuple[Guard, ...] = ()
+    """The transforms of requests and answers, in order."""
     guards: ParserGuards = field(default_factory=ParserGuards)
     """Count the calls of these parsers."""
 
@@ -43,16 +47,18 @@ def build_answer_parsers(config: EngineConfig, chat: ChatFormat | None) -> Answe
 
     Raises PluginError with a one-line message.
     """
-    if chat is None:
-        return AnswerParsers()
     plugins = enabled_plugins(config.plugins_file)
     guards = ParserGuards()
+    transforms = build_transforms(plugins, guards)
+    if chat is None:
+        return AnswerParsers(transforms=transforms, guards=guards)
     tools = guards.watch(*_choose("tool_call_parser", config, plugins, chat))
     has_syntax = tools is not None and tools.call_syntax is not None
     return AnswerParsers(
         tools=tools,
         demanded=tools if has_syntax else guards.watch(*_describing(plugins.registry)),
         reasoning=guards.watch(*_choose("reasoning_parser", config, plugins, chat)),
+        transforms=transforms,
         guards=guards,
     )
 

@@ -44,6 +44,12 @@ class ParserGuards:
         """Calls, seconds and failures of the parsers, per plugin and hook."""
         return add_stats(guard.stats for guard in self.all)
 
+    def add(self, function: Callable[..., Any], source: Source, hook: str, rule: Rule) -> Guard:
+        """The guard of another function that runs in the server's process."""
+        guard = Guard(function, source, hook, rule, self._log)
+        self._guards[id(guard)] = guard
+        return guard
+
     def _add(self, parser: Any, source: Source, hook: str) -> Guard:
         guard = Guard(partial(_begin, parser.parse), source, hook, PARSES, self._log)
         self._guards[id(parser)] = guard
