@@ -51,7 +51,7 @@ def find_lost_node(
 
 
 def find_head() -> Address:
-    """Where the head of the cluster listens."""
+    """The address of the cluster's head."""
     import ray
 
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
