@@ -112,51 +112,51 @@ BUGS = {
         caught_as="AssertionError",
     ),
     "tools of any size are decoded": bug(
-        "openai/reading/body_sizes",
+        "serving/reading/body_sizes",
         "if num_bytes > most:",
         "if num_bytes < 0:",
         "test_loop_time",
     ),
     "fields of any size together": bug(
-        "openai/reading/body_sizes", "if total > SUM_BYTES:", "if total < 0:", "test_loop_time"
+        "serving/reading/body_sizes", "if total > SUM_BYTES:", "if total < 0:", "test_loop_time"
     ),
     "any number of unknown fields is listed": bug(
-        "openai/reading/body_sizes",
+        "serving/reading/body_sizes",
         "if raw.count(b'\"') - num_known > _MAX_UNKNOWN_QUOTES:",
         "if num_known < 0:",
         "test_hostile_bodies",
     ),
     "events end with one line end": bug(
-        "openai/sse",
+        "serving/sse",
         'return b"data: " + document + b"\\n\\n"',
         'return b"data: " + document + b"\\n"',
         "test_answers",
     ),
     "line separators cut an event": bug(
-        "openai/sse",
+        "serving/sse",
         "document = document.replace(char, escape)",
         "pass",
         SPLIT,
         "JSONDecodeError",
     ),
     "a stream has no end": bug(
-        "openai/sse", 'end=b"data: [DONE]\\n\\n"', 'end=b""', "test_answers"
+        "openai/chunks", 'end=b"data: [DONE]\\n\\n"', 'end=b""', "test_answers"
     ),
     "a stream that fails ends without a word": bug(
-        "openai/sse",
+        "serving/sse",
         "yield framing.error(shown)",
         "pass",
         "test_early_ends",
         "KeyError",
     ),
     "proxies hold events back": bug(
-        "openai/sse", ', "X-Accel-Buffering": "no"', "", "test_answers"
+        "serving/sse", ', "X-Accel-Buffering": "no"', "", "test_answers"
     ),
     "requests of a client that left go on": bug(
-        "openai/sse", "await self._requests.aclose()", "pass", "test_disconnects"
+        "serving/sse", "await self._requests.aclose()", "pass", "test_disconnects"
     ),
     "the tokens of half a prompt": bug(
-        "openai/streams",
+        "serving/streams",
         "return sum(len(stream.prompt_token_ids) for stream in self.streams)",
         "return len(self.streams[0].prompt_token_ids)",
         "test_answers",

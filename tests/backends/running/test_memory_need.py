@@ -33,7 +33,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
-from ..models.test_loader import CONFIG
+from ..models.native.test_loader import CONFIG
 from ..weights.gguf_writing import write_gguf
 
 BIG = replace(CONFIG, hidden_size=256, head_size=64, intermediate_size=512, vocab_size=4099)

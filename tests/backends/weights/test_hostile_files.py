@@ -30,7 +30,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
-from ..models.test_loader import CONFIG
+from ..models.native.test_loader import CONFIG
 from ..tiny_checkpoints import write_model
 from .gguf_writing import write_gguf
 from .hostile_directories import configs, safetensors

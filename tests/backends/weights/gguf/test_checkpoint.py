@@ -20,7 +20,7 @@ from tokenmill.backends.weights.packed import PackedWeights
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
-from ...models.test_loader import CONFIG
+from ...models.native.test_loader import CONFIG
 from ..gguf_writing import write_gguf
 
 CONFIGS: dict[str, ModelConfig] = {

@@ -13,7 +13,7 @@ from tokenmill.backends.weights.default_model import find_default_model
 from tokenmill.backends.weights.gguf.file import read_gguf_file, read_gguf_metadata
 from tokenmill.core.errors import ConfigError
 
-from ...models.test_loader import CONFIG
+from ...models.native.test_loader import CONFIG
 from ..gguf_writing import Values, write_gguf
 
 

@@ -9,7 +9,7 @@ import torch
 from tokenmill.backends.weights.config.architectures import BY_GGUF_NAME, BY_NAME
 from tokenmill.backends.weights.gguf.names import GGUFNames
 
-from ...models.test_loader import CONFIG
+from ...models.native.test_loader import CONFIG
 from ..gguf_converting import permute
 
 ARCHES = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}

@@ -15,7 +15,7 @@ from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.gguf.parts import read_gguf_model
 from tokenmill.core.errors import ConfigError
 
-from ...models.test_loader import CONFIG
+from ...models.native.test_loader import CONFIG
 from ..gguf_writing import write_gguf
 
 SOURCE = random_checkpoint(CONFIG, 0)

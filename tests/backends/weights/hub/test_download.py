@@ -18,7 +18,7 @@ from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.hub.location import locate_model
 from tokenmill.core.errors import ConfigError
 
-from ...models.test_loader import CONFIG
+from ...models.native.test_loader import CONFIG
 from ...tiny_checkpoints import write_model
 from ..gguf_writing import write_gguf
 from .fake_hub import COMMIT, FakeHub, fake_hub
