@@ -18,12 +18,13 @@ from ..version import __version__
 from .http.errors import APIError
 from .http.keys.auth import key_holder
 from .http.live_page import FILES
-from .serving.context import AppContext, context_of
+from .serving.context import AppContext, ServerSettings, context_of
 
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
+_FORWARDED = ("forwarded", "via", "x-real-ip")
+"""Headers that proxies add."""
 _SALT = secrets.token_bytes(8)
 PLACEHOLDER_DIGITS = 6
-MAX_STEP = 1 << 62
+MAX_DIGITS = 18
 
 
 async def activity(request: Request) -> Response:
@@ -33,10 +34,10 @@ async def activity(request: Request) -> Response:
     for ids and keys, unless clients need an API key.
     """
     context = context_of(request)
-    after = request.query_params.get("after", "-1")
-    if not after.removeprefix("-").isdecimal() or abs(int(after)) > MAX_STEP:
-        raise APIError(400, f"after must be the number of a step, got {after!r}", param="after")
     is_admin = _is_admin(request, context)
+    after = request.query_params.get("after", "-1")
+    if not after.removeprefix("-").isdecimal() or len(after) > MAX_DIGITS:
+        raise APIError(400, f"after must be the number of a step, got {after!r}", param="after")
     found = await context.engine.activity(int(after))
     engines = found if is_admin else tuple(_redacted(one) for one in found)
     answer = {
@@ -54,17 +55,19 @@ def _is_admin(request: Request, context: AppContext) -> bool:
     holder = key_holder(request.scope)
     if holder is not None and holder.is_admin:
         return True
-    if context.settings.needs_key or not _is_near(request):
+    if context.settings.needs_key or not _is_near(request, context.settings):
         raise APIError(403, "this path needs the admin key", code="admin_key_required")
     return False
 
 
-def _is_near(request: Request) -> bool:
-    """Whether the client is on this machine, and no proxy speaks for another one."""
-    if any(name in request.headers for name in _FORWARDED):
+def _is_near(request: Request, settings: ServerSettings) -> bool:
+    """Whether the client is on this machine, as far as can be known: proxies may hide others."""
+    if settings.root_path or settings.allowed_hosts or not settings.is_local:
         return False
-    if request.client is None:  # a Unix socket
-        return True
+    if request.scope["http_version"] == "1.0" or request.client is None:  # nginx; a Unix socket
+        return False
+    if any(name in _FORWARDED or name.startswith("x-forwarded-") for name in request.headers):
+        return False
     try:
         return ipaddress.ip_address(request.client.host).is_loopback
     except ValueError:

@@ -162,7 +162,7 @@ async def debug_state(request: Request) -> Response:
 async def slowest_requests(request: Request) -> Response:
     """Explain where the time of the slowest live and recent requests went."""
     count = request.query_params.get("slowest", "20")
-    if not count.isdecimal() or not 0 < int(count) <= MAX_SLOWEST:
+    if not count.isdecimal() or len(count) > 9 or not 0 < int(count) <= MAX_SLOWEST:
         raise APIError(
             400, f"slowest must be a number from 1 to {MAX_SLOWEST}, got {count!r}", param="slowest"
         )

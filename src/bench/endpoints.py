@@ -15,6 +15,8 @@ class News:
     """The content of one event of an answer."""
 
     text: str = ""
+    content: str | None = None
+    """The part of `text` that is no reasoning; None: all of it."""
     num_output_tokens: int | None = None
     """The tokens of the whole answer. None: the event does not state them."""
     num_prompt_tokens: int | None = None
@@ -61,8 +63,9 @@ class Chat:
 
     def read(self, event: Mapping[str, Any]) -> News:
         deltas = [choice.get("delta", {}) for choice in event.get("choices", ())]
-        names = ("content", "reasoning", "reasoning_content")
-        return _news(event, "".join(d.get(name) or "" for d in deltas for name in names))
+        content = "".join(d.get("content") or "" for d in deltas)
+        thoughts = (d.get("reasoning") or d.get("reasoning_content") or "" for d in deltas)
+        return _news(event, "".join(thoughts) + content, content)
 
 
 class Embeddings:
@@ -88,13 +91,14 @@ ENDPOINTS: Mapping[str, type[Endpoint]] = {
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-def _news(event: Mapping[str, Any], text: str) -> News:
+def _news(event: Mapping[str, Any], text: str, content: str | None = None) -> News:
     if (error := event.get("error")) is not None:
         message = error.get("message") if isinstance(error, Mapping) else error
         return News(error=str(message))
     usage = event.get("usage") or {}
     return News(
         text=text,
+        content=content,
         num_output_tokens=usage.get("completion_tokens"),
         num_prompt_tokens=usage.get("prompt_tokens"),
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.errors import ConfigError
 from .running import Answer, Run
 
 METRICS = {
@@ -36,6 +37,22 @@ class Wishes:
     """Limits in milliseconds, by metric: ttft, tpot and e2el."""
     generates: bool = True
     """False: embeddings, which have only an end-to-end latency."""
+
+
+def parse_limits(texts: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+    """Limits in milliseconds from ["ttft:200", "tpot:50"]. Raises ConfigError."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition(":")
+        if name not in names:
+            raise ConfigError(f"--goodput knows {', '.join(names)}, not {name!r}")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            found[name] = math.nan
+        if not found[name] > 0:
+            raise ConfigError(f"--goodput must be NAME:MILLISECONDS, got {text!r}")
+    return found
 
 
 def describe(run: Run, wishes: Wishes) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class Answer:
     queued: float = 0.0
     """Time in which the client waited for --max-concurrency."""
     text: str = ""
+    content: str = ""
+    """The text without reasoning."""
     error: str = ""
 
     @property
@@ -100,7 +102,7 @@ async def _send_in_order(
             now = time.perf_counter()
             return Answer(start=now, num_prompt_tokens=prompt.num_tokens, error=error)
         asked = {"role": "user", "content": earlier.text}
-        answered = {"role": "assistant", "content": answer.text}
+        answered = {"role": "assistant", "content": answer.content}
         history = [*earlier.messages, asked, answered, *history]
         before = earlier.after
     whole = replace(prompt, messages=(*history, *prompt.messages))
@@ -124,6 +126,7 @@ async def send(load: Load, prompt: Prompt, index: int = 0) -> Answer:
     body = {**load.endpoint.body(prompt), **load.extra}
     answer = Answer(start=time.perf_counter(), num_prompt_tokens=prompt.num_tokens)
     reader, texts, latest, num_parts = EventReader(), list[str](), answer.start, 0
+    contents: list[str] = []
     whole = b""
     try:
         async for part in load.server.post(load.path, body, f"{load.request_id_prefix}{index}"):
@@ -142,13 +145,14 @@ async def send(load: Load, prompt: Prompt, index: int = 0) -> Answer:
                     answer.ttft = now - answer.start
                 num_parts, latest = num_parts + 1, now
                 texts.append(news.text)
+                contents.append(news.text if news.content is None else news.content)
         if whole:
             _note(answer, load.endpoint.read(json.loads(whole)))
     except (ServerError, ValueError) as error:
         answer.error = str(error) or type(error).__name__
     # Until the last token, as vLLM measures: what follows it is not the engine's work.
     answer.latency = (latest if num_parts else time.perf_counter()) - answer.start
-    answer.text = "".join(texts)
+    answer.text, answer.content = "".join(texts), "".join(contents)
     answer.num_output_tokens = answer.num_output_tokens or num_parts
     if load.endpoint.streams and not num_parts and not answer.error:
         answer.error = "the answer has no text"

@@ -77,6 +77,7 @@ class Sweep:
                     try:
                         self._measure(one, server)
                     except TokenmillError as error:
+                        one.path.unlink(missing_ok=True)  # of a run in which no request succeeded
                         server.stop()
                         if not self.continues:
                             raise
@@ -111,7 +112,7 @@ class Sweep:
         one.path.write_text(json.dumps(one.read(), indent=4) + "\n", encoding="utf-8")
         if self.after:
             _call(self.after, self.shows_output)
-        else:
+        elif one.number >= 0:  # a warm-up is for the next run
             server.forget()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from ..core.errors import ConfigError
+from ..bench.figures import parse_limits
 from ..planning.outcome import Outcome
 
 NAMES = ("ttft", "tpot", "itl", "e2el")
@@ -25,18 +25,7 @@ class Limits:
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Self:
         """Limits from ["ttft:200", "itl:50"]. Raises ConfigError."""
-        found: dict[str, float] = {}
-        for text in texts:
-            name, _, value = text.partition(":")
-            if name not in NAMES:
-                raise ConfigError(f"--goodput knows {', '.join(NAMES)}, not {name!r}")
-            try:
-                found[name] = float(value)
-            except ValueError:
-                found[name] = math.nan
-            if not found[name] > 0:
-                raise ConfigError(f"--goodput must be NAME:MILLISECONDS, got {text!r}")
-        return cls(**found)
+        return cls(**parse_limits(texts, NAMES))
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value:g} ms" for name, value in self.given().items()) or "none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import statistics
@@ -37,10 +38,14 @@ class Round:
     """One measurement of one candidate."""
 
     candidate: str
-    goodput: float
+    load: str
+    """A digest of its settings and of the load: only equal ones can be compared."""
+    goodput: float = 0.0
     """Requests per second that kept all limits."""
-    p99_ttft_ms: float
-    p99_itl_ms: float
+    p99_ttft_ms: float = 0.0
+    p99_itl_ms: float = 0.0
+    error: str = ""
+    """Why the server did not start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +57,10 @@ class Verdict:
     """Goodput of each round, in requests per second."""
 
     @property
-    def gain(self) -> float:
-        """The ratio of the medians, minus 1."""
-        return statistics.median(self.tuned) / max(statistics.median(self.given), 1e-9) - 1
+    def gain(self) -> float | None:
+        """The ratio of the medians, minus 1; None if the given settings kept the limits never."""
+        given = statistics.median(self.given)
+        return statistics.median(self.tuned) / given - 1 if given else None
 
     @property
     def is_better(self) -> bool:
@@ -95,16 +101,21 @@ class Measuring:
     ) -> list[Round]:
         """Measure each candidate once per round, in another order each time.
 
-        `candidates`: names, and files for `serve --config`. Rounds that are in the folder are not
-        repeated.
+        `candidates`: names, and files for `serve --config`. Rounds of the same settings and the
+        same load that are in the folder are not repeated. Raises ConfigError if the first one, with
+        the given settings, does not start.
         """
-        found = list(self._done())
+        loads = {name: self._digest(file) for name, file in candidates.items()}
+        found = [one for one in self._done() if loads.get(one.candidate) == one.load]
+        first = next(iter(candidates))
         for index in range(num_rounds):
             for name in _turn(list(candidates), index):
                 if sum(one.candidate == name for one in found) > index:
                     continue
                 stage = f"round {index + 1} of {num_rounds}: {name}"
-                found.append(self._measure(name, candidates[name], stage, progress))
+                found.append(self._measure(name, loads[name], candidates[name], stage, progress))
+                if found[-1].error and name == first:
+                    raise ConfigError(found[-1].error)
                 with (self.folder / ROUNDS).open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(found[-1])) + "\n")
         return found
@@ -115,15 +126,28 @@ class Measuring:
             for line in file.read_text(encoding="utf-8").splitlines():
                 yield Round(**json.loads(line))
 
+    def _digest(self, config: Path) -> str:
+        parts = (config.read_text(encoding="utf-8"), self.limits, self.requests)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
     def _measure(
-        self, name: str, config: Path, stage: str, progress: Callable[[str, float], None]
+        self,
+        name: str,
+        load: str,
+        config: Path,
+        stage: str,
+        progress: Callable[[str, float], None],
     ) -> Round:
         progress(stage, 0.0)
-        with _serving(config, self.folder / f"{name}.log") as url:
-            measured = asyncio.run(self._send(url, lambda fraction: progress(stage, fraction)))
+        try:
+            with _serving(config, self.folder / f"{name}.log") as url:
+                measured = asyncio.run(self._send(url, lambda fraction: progress(stage, fraction)))
+        except ConfigError as error:
+            return Round(candidate=name, load=load, error=str(error))
         good = sum(_keeps(answer, self.limits) for answer in measured.answers)
         return Round(
             candidate=name,
+            load=load,
             goodput=good / measured.seconds,
             p99_ttft_ms=_p99([answer.ttft for answer in measured.answers]),
             p99_itl_ms=_p99([gap for answer in measured.answers for gap in answer.gaps]),

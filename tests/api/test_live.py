@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -103,12 +105,44 @@ def test_steps_add_up_to_the_tokens_of_the_metrics(
     assert all(step["device_seconds"] >= 0 for step in steps)
 
 
-@pytest.mark.parametrize("name", ["X-Forwarded-For", "Forwarded", "X-Real-IP"])
+@pytest.mark.parametrize("name", ["X-Forwarded-Proto", "Forwarded", "X-Real-IP", "Via"])
 def test_clients_behind_a_proxy_need_the_admin_key(toy: Served, name: str) -> None:
     with toy.client() as http:
         assert http.get("/live/activity").status_code == 200
         answer = http.get("/live/activity", headers={name: "203.0.113.9"})
     assert answer.status_code == 403 and "admin key" in answer.text
+
+
+def test_a_client_of_a_proxy_in_old_http_needs_the_admin_key(toy: Served) -> None:
+    target = urlsplit(toy.url)
+    address = target.hostname or "", target.port or 0
+    with socket.create_connection(address, PATIENCE) as client:
+        client.sendall(b"GET /live/activity HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        assert b" 403 " in client.recv(12) + client.recv(1)
+
+
+@pytest.mark.parametrize(
+    "change", [{"root_path": "/llm"}, {"allowed_hosts": ["llm.example"]}, {"is_local": False}]
+)
+def test_servers_that_others_reach_need_the_admin_key(change: dict[str, Any]) -> None:
+    with serve_engine(toy_engine(), **change) as served, served.client() as http:
+        assert http.get("/live/activity").status_code == 403
+
+
+def test_the_text_of_an_id_does_not_control_the_terminal(
+    held: tuple[Served, SteeredExecutor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    served, executor = held
+    executor.gate.clear()
+    thread = post(served, "[/x]\x1b]0;pwn\x1b[red]")
+    served.headers = ADMIN
+    served.wait_until(lambda load: load["num_running"] == 1)
+    assert main(["top", "--url", served.url, "--admin-key", "sk-admin"]) == 0
+    executor.gate.set()
+    thread.join(PATIENCE)
+    assert "[/x]?]0;pwn?[red]" in capsys.readouterr().out
+    assert main(["why", "--slowest", "3", "--url", served.url, "--admin-key", "sk-admin"]) == 0
+    assert "[/x]?]0;pwn?[red]" in capsys.readouterr().out
 
 
 def test_holders_of_api_keys_do_not_see_each_other() -> None:
@@ -121,7 +155,7 @@ def test_holders_of_api_keys_do_not_see_each_other() -> None:
         assert http.get("/live/activity", headers=ADMIN).status_code == 200
 
 
-@pytest.mark.parametrize("after", ["x", "1.5", "", "9" * 30])
+@pytest.mark.parametrize("after", ["x", "1.5", "", "9" * 30, "9" * 5000])
 def test_a_wrong_step_is_refused(http: httpx.Client, after: str) -> None:
     answer = http.get("/live/activity", params={"after": after})
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "after"

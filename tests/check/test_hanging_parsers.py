@@ -1,4 +1,5 @@
-"""A parser or a transform that hangs in a real server: its request fails, or the server ends and names it."""
+"""A parser or a transform that hangs in a real server: its request fails, or the server ends and
+names it."""
 
 from __future__ import annotations
 

@@ -25,6 +25,11 @@ def test_a_gain_counts_if_it_is_larger_than_the_spread(
     assert verdict.gain == pytest.approx(sorted(tuned)[1] / sorted(given)[1] - 1)
 
 
+def test_there_is_no_gain_over_settings_that_never_keep_the_limits() -> None:
+    verdict = Verdict(given=[0.0, 0.0], tuned=[1.0, 1.1])
+    assert verdict.is_better and verdict.gain is None
+
+
 def test_candidates_take_turns_in_being_first() -> None:
     assert [_turn(["a", "b", "c"], index)[0] for index in range(4)] == ["a", "b", "c", "a"]
 

@@ -31,7 +31,8 @@ def print_table(table: Any) -> None:
     """Print it as wide as the terminal, or without breaks if the output is no terminal."""
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else UNLIMITED).print(table)
+    width = None if sys.stdout.isatty() else UNLIMITED
+    Console(width=width, markup=False).print(table)
 
 
 def size_text(num_bytes: int) -> str:

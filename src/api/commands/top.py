@@ -12,6 +12,7 @@ import msgspec
 from ...core.contract.activity import Activity, BlockState, StepActivity, count_blocks
 from ...core.contract.client import Load
 from ...core.errors import ConfigError
+from ..http.log_lines import printable
 from .printing import new_table, print_json
 from .running_server import add_server_flags, ask
 
@@ -61,9 +62,10 @@ def _run(args: argparse.Namespace) -> int:
     from rich.live import Live
 
     if not sys.stdout.isatty():
-        Console(width=120).print(_view(found))
+        Console(width=120, markup=False).print(_view(found))
         return 0
-    with Live(_view(found), screen=True, auto_refresh=False) as live:
+    console = Console(markup=False)
+    with Live(_view(found), console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(args.interval)
@@ -125,7 +127,11 @@ def _requests(found: _Answer) -> Any:
     for one in requests[:MAX_REQUESTS]:
         counts = one.num_prompt_tokens, one.num_generated_tokens, one.num_blocks, one.priority
         table.add_row(
-            one.request_id, one.status, f"{one.age:.1f} s", *map(str, counts), one.waits_for or ""
+            printable(one.request_id),
+            one.status,
+            f"{one.age:.1f} s",
+            *map(str, counts),
+            one.waits_for or "",
         )
     if len(requests) > MAX_REQUESTS:
         table.add_row(f"and {len(requests) - MAX_REQUESTS} more")

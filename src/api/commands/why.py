@@ -10,6 +10,7 @@ import msgspec
 
 from ...core.contract.explanation import Explanation
 from ...core.errors import ConfigError
+from ..http.log_lines import printable
 from .explanations import explanation_text, parts_text
 from .printing import new_table, print_json, print_table
 from .running_server import add_server_flags, ask
@@ -52,7 +53,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(found)
     elif args.slowest is None:
-        print("\n\n".join(map(explanation_text, found)))
+        for line in "\n\n".join(map(explanation_text, found)).splitlines():
+            print(printable(line))
     else:
         _print_table(found)
     return 0
@@ -70,7 +72,7 @@ def _print_table(found: list[Explanation]) -> None:
     for one in found:
         first = one.first_token_seconds
         table.add_row(
-            one.request_id,
+            printable(one.request_id),
             one.api_key_id or "-",
             f"{one.seconds:.2f}",
             "-" if first is None else f"{first:.2f}",

@@ -49,8 +49,6 @@ class StepActivity:
     """The tokens and the times of one step."""
 
     step_id: int
-    seconds_ago: float
-    """Since its result was applied."""
     plan_seconds: float
     device_seconds: float
     commit_seconds: float
@@ -60,8 +58,6 @@ class StepActivity:
     """Draft tokens that were verified."""
     num_accepted_tokens: int
     num_requests: int
-    num_running: int
-    num_waiting: int
     num_cached_tokens: int
     """Tokens that its new requests found in the prefix cache."""
     preempted: tuple[str, ...]
@@ -78,6 +74,8 @@ class Activity:
     """In order of arrival."""
     steps: tuple[StepActivity, ...]
     """The last steps, the oldest first; empty without a step log."""
+    last_step: int
+    """Number of the last step; -1 if there was none. It falls when another engine was started."""
     blocks: str
     """Runs of equal blocks in the order of the pool: "12f3h1s" is twelve free, three held and one
     shared. The letters are those of BlockState."""

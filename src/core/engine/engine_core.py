@@ -70,6 +70,7 @@ class EngineCore:
         self.max_model_len = max_model_len
         self.pool = BlockPool(num_blocks, block_size, kv_windows)
         self.host_pool = BlockPool(num_host_blocks, block_size)
+        self._blocks, self._blocks_at = "", 0.0
         self._plugins = plugins
         self._step_tokens = limits.max_num_batched_tokens
         self._max_num_queued_reqs = max_num_queued_reqs
@@ -175,11 +176,18 @@ class EngineCore:
         """Requests, blocks, and the steps after a step."""
         return Activity(
             requests=self.describe_live(now),
-            steps=() if self.log is None else self.log.activity(after_step, now),
-            blocks=self.pool.describe(),
+            steps=() if self.log is None else self.log.activity(after_step),
+            last_step=-1 if self.log is None else self.log.last_step,
+            blocks=self._describe_blocks(now),
             host_blocks_used=self.host_pool.num_held,
             host_blocks_total=self.host_pool.num_blocks,
         )
+
+    def _describe_blocks(self, now: float) -> str:
+        """The states of all blocks, at most a second old: all who watch share it."""
+        if now - self._blocks_at >= 1.0 or not self._blocks:
+            self._blocks_at, self._blocks = now, self.pool.describe()
+        return self._blocks
 
     def add(self, requests: Sequence[Request], now: float) -> None:
         """Queue all choices of one request, or none of them.

@@ -215,20 +215,11 @@ def _headers(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _wishes(args: argparse.Namespace) -> Wishes:
-    from ....bench.figures import METRICS, Wishes
+    from ....bench.figures import METRICS, Wishes, parse_limits
 
     metrics = (args.percentile_metrics or "ttft,tpot,itl").split(",")
     if unknown := [name for name in metrics if name not in METRICS]:
         raise ConfigError(f"--percentile-metrics: unknown {unknown[0]!r}; known: {[*METRICS]}")
-    goodput = {}
-    for given in args.goodput:
-        name, _, value = given.partition(":")
-        try:
-            goodput[name] = float(value)
-        except ValueError:
-            raise ConfigError(f"--goodput must be NAME:MILLISECONDS, got {given!r}") from None
-        if name not in ("ttft", "tpot", "e2el"):
-            raise ConfigError(f"--goodput knows ttft, tpot and e2el, not {name!r}")
     try:
         percentiles = [float(one) for one in args.metric_percentiles.split(",")]
     except ValueError as error:
@@ -238,7 +229,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     return Wishes(
         metrics=metrics,
         percentiles=percentiles,
-        goodput=goodput,
+        goodput=parse_limits(args.goodput, ("ttft", "tpot", "e2el")),
         generates=args.backend != "openai-embeddings",
     )
 

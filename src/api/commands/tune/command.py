@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ....core.config import EngineConfig
 from ....core.errors import ConfigError
-from ....core.settings.declaration import flag
 from ..flags.engine import (
     SERVING,
     SPECULATION,
@@ -127,16 +126,16 @@ def _run(args: argparse.Namespace) -> int:
             given=planner.capacity({}),
             tuned=planner.capacity(tuned),
             settings=tuned,
-            command=_command(args, given, tuned),
+            base=given,
         )
         if report.tuned.rate and tuned:
             report = dataclasses.replace(report, reasons=explain(planner, tuned))
+            _write(folder, given, report)
             if args.rounds:
                 finalists = _finalists(trials, tuned, args.finalists)
                 rounds = _measure(args, planner, given, finalists, folder, progress)
-                report = dataclasses.replace(report, rounds=rounds)
-    _write_config(folder / "serve.yaml", {**given, **report.recommended})
-    write_report(folder / "report.json", report)
+                report = dataclasses.replace(report, finalists=finalists, rounds=rounds)
+    _write(folder, given, report)
     print_report(report, folder, as_json=args.json)
     return 0 if report.tuned.rate else 1
 
@@ -272,14 +271,6 @@ def _write_config(path: Path, settings: Mapping[str, Any]) -> None:
     path.write_text("".join(lines) or "{}\n", encoding="utf-8")
 
 
-def _command(args: argparse.Namespace, given: Mapping[str, Any], tuned: Settings) -> str:
-    """The command line that serves with these settings."""
-    words = ["tokenmill serve"]
-    for key, value in {**given, **tuned}.items():
-        if key == "model":
-            words.append(str(value))
-        elif isinstance(value, bool):
-            words.append(flag(key) if value else flag(f"no_{key}"))
-        else:
-            words.append(f"{flag(key)} {value}")
-    return " ".join(words)
+def _write(folder: Path, given: Mapping[str, Any], report: Report) -> None:
+    _write_config(folder / "serve.yaml", {**given, **report.recommended})
+    write_report(folder / "report.json", report)

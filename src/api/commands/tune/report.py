@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +38,18 @@ class Report:
     tuned: Capacity
     settings: Settings
     """The best settings that the simulation found, without those that do not matter."""
-    command: str
+    base: Settings
+    """The options on the command line."""
     reasons: Reasons | None = None
+    finalists: Mapping[str, Settings] = field(default_factory=dict)
+    """The settings that were measured, by name; the given ones first."""
     rounds: Sequence[Round] = ()
+
+    @property
+    def winner(self) -> str:
+        """The measured settings with the highest median, besides the given ones."""
+        _, *others = self.finalists
+        return max(others, key=lambda name: statistics.median(self._goodputs(name)))
 
     @property
     def verdict(self) -> Verdict | None:
@@ -47,17 +58,32 @@ class Report:
 
         if not self.rounds:
             return None
-        of = {
-            name: [one.goodput for one in self.rounds if one.candidate == name]
-            for name in ("given", "tuned")
-        }
-        return Verdict(given=of["given"], tuned=of["tuned"])
+        given = next(iter(self.finalists))
+        return Verdict(given=self._goodputs(given), tuned=self._goodputs(self.winner))
 
     @property
     def recommended(self) -> Settings:
         """The best settings, unless the measurements could not tell them from the given ones."""
-        verdict = self.verdict
-        return self.settings if verdict is None or verdict.is_better else {}
+        if (verdict := self.verdict) is None:
+            return self.settings
+        return self.finalists[self.winner] if verdict.is_better else {}
+
+    def _goodputs(self, name: str) -> list[float]:
+        return [one.goodput for one in self.rounds if one.candidate == name]
+
+
+def command_line(base: Settings, settings: Settings) -> str:
+    """The command that serves with these settings, for a shell."""
+    words = ["tokenmill", "serve"]
+    for key, value in {**base, **settings}.items():
+        if isinstance(value, bool):
+            words.append(flag(key) if value else flag(f"no_{key}"))
+        elif key == "model":
+            words.insert(2, str(value))
+        else:
+            plain = value if isinstance(value, str | int | float) else json.dumps(value)
+            words += [flag(key), str(plain)]
+    return shlex.join(words)
 
 
 def write_report(path: Path, report: Report) -> None:
@@ -84,13 +110,15 @@ def print_report(report: Report, folder: Path, *, as_json: bool) -> None:
     if (verdict := report.verdict) is not None:
         print_table(_rounds(report))
         if verdict.is_better:
-            print(f"measured gain: {verdict.gain:+.0%} goodput, in every round")
+            gain = "" if verdict.gain is None else f" by {verdict.gain:.0%}"
+            print(f"{report.winner!r} is better than 'given' in every round{gain}")
         elif not any(verdict.tuned):
             print("the real servers kept the limits in no round: is the machine busy?")
         else:
             print("not distinguishable from the given settings on this machine: keep those")
     if report.recommended:
-        print(f"\n{report.command}\n(also as {folder / 'serve.yaml'}: tokenmill serve --config)")
+        print(f"\n{command_line(report.base, report.recommended)}")
+        print(f"(also as a file: tokenmill serve --config {folder / 'serve.yaml'})")
     elif not report.settings:
         print("no setting is better than the given ones")
 
@@ -127,6 +155,9 @@ def _rounds(report: Report) -> Any:
     for one in report.rounds:
         by_name.setdefault(one.candidate, []).append(one)
     for name, rounds in by_name.items():
+        if error := next((one.error for one in rounds if one.error), ""):
+            table.add_row(name, error)
+            continue
         goodputs = [one.goodput for one in rounds]
         table.add_row(
             name,
@@ -144,6 +175,7 @@ def _fields(report: Report) -> Mapping[str, Any]:
     verdict = report.verdict
     fields["limits"] = dict(report.limits.given())
     fields["recommended"] = dict(report.recommended)
+    fields["command"] = command_line(report.base, report.recommended)
     fields["gain"] = None if verdict is None else verdict.gain
     fields["is_better"] = None if verdict is None else verdict.is_better
     return fields

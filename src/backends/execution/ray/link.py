@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from ....core.processes.logs import handle_record
 from ....core.processes.messages import Stage
@@ -32,6 +32,7 @@ class ActorLink:
         self.news = self._ask()
         """The next answer of the actor's `watch`."""
         self._end: str | None = None
+        self._has_raised = False
 
     def _ask(self) -> Any:
         return self.actor.watch.options(concurrency_group=WATCH).remote()
@@ -55,8 +56,8 @@ class ActorLink:
 
     @property
     def ended_from_outside(self) -> bool:
-        """True for every end: Ray does not say which signal ended an actor."""
-        return not self.is_alive
+        """True unless the worker's code raised: Ray does not say which signal ended an actor."""
+        return not self.is_alive and not self._has_raised
 
     def receive_logs(self) -> None:
         """Handle the answer of `watch` if it has arrived, and ask again."""
@@ -79,6 +80,7 @@ class ActorLink:
 
     def end(self, error: Exception) -> str:
         """Note that the actor has ended, and return how."""
+        self._has_raised = self._has_raised or isinstance(error, RayTaskError)
         self._end = self._end or describe_error(error)
         return self._end
 

@@ -64,7 +64,7 @@ def watch_head(head: Address, is_over: threading.Event, on_loss: Callable[[], ob
     num_silent = 0
     while not is_over.wait(WATCH_SECONDS) and num_silent < 2:
         num_silent = num_silent + 1 if describe_silence(head) else 0
-    if num_silent:
+    if num_silent >= 2:
         on_loss()
 
 

@@ -8,11 +8,11 @@ none, it evicts the least recently used cached block.
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import groupby
 
 from ...contract.activity import BlockState
 from ...kv_memory import max_blocks_held
@@ -225,13 +225,13 @@ class BlockPool:
 
     def describe(self) -> str:
         """The states of all blocks, as `Activity.blocks` has them."""
-        runs = groupby(map(self._state, range(self.num_blocks)))
-        return "".join([f"{sum(1 for _ in run)}{state}" for state, run in runs])
-
-    def _state(self, block: int) -> BlockState:
-        if holders := self._ref_counts[block]:
-            return BlockState.HELD if holders == 1 else BlockState.SHARED
-        return BlockState.FREE if self._hashes[block] is None else BlockState.CACHED
+        free, cached, held, shared = map(str, BlockState)
+        states = [
+            (held if holders == 1 else shared) if holders else free if key is None else cached
+            for holders, key in zip(self._ref_counts, self._hashes, strict=True)
+        ]
+        runs = re.finditer(r"(.)\1*", "".join(states))
+        return "".join([f"{run.end() - run.start()}{run[1]}" for run in runs])
 
     def digest(self) -> tuple[object, ...]:
         """The whole state, for comparison: it is equal before a step and after its rollback."""

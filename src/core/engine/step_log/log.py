@@ -195,10 +195,15 @@ class StepLog:
         found = nlargest(count, known, key=lambda one: (one.ended_at or now) - one.arrival)
         return tuple([explain(one, self.ring, now) for one in found])
 
-    def activity(self, after_step: int, now: float) -> tuple[StepActivity, ...]:
+    @property
+    def last_step(self) -> int:
+        """Number of the last step whose result was applied; -1 if there was none."""
+        return -1 if self._closed is None else self._closed.step_id
+
+    def activity(self, after_step: int) -> tuple[StepActivity, ...]:
         """The last steps after a step, the oldest first."""
         newer = takewhile(lambda step: step.step_id > after_step, self.ring.steps)
-        found = [step.describe(now) for step in islice(newer, MAX_STEPS)]
+        found = [step.describe() for step in islice(newer, MAX_STEPS)]
         return tuple(reversed(found))
 
     def limit_of(self, engine_id: str) -> Limit | None:

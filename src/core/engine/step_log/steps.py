@@ -51,12 +51,11 @@ class LoggedStep:
     has_own_ids: bool = True
     """Whether the step before it has another tuple of ids."""
 
-    def describe(self, now: float) -> StepActivity:
+    def describe(self) -> StepActivity:
         """The step for people who watch the engine."""
         num_prompt, num_drafts = sum(count for _, count in self.prompts), sum(self.num_drafts)
         return StepActivity(
             step_id=self.step_id,
-            seconds_ago=now - self.committed_at,
             plan_seconds=self.plan_seconds,
             device_seconds=self.device_to - self.device_from,
             commit_seconds=self.commit_seconds,
@@ -65,8 +64,6 @@ class LoggedStep:
             num_draft_tokens=num_drafts,
             num_accepted_tokens=sum(self.num_accepted),
             num_requests=len(self.engine_ids),
-            num_running=self.num_running,
-            num_waiting=self.num_waiting,
             num_cached_tokens=sum(count for _, count in self.num_cached),
             preempted=self.preempted,
         )

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.planning.planning import make_times
 from tests.tuning.tuning import CLIFF
 from tokenmill.api.cli import main
+from tokenmill.api.commands.tune.report import command_line
+from tokenmill.bench.running import Answer, Run
+from tokenmill.core.errors import ConfigError
+from tokenmill.tuning import rounds
+from tokenmill.tuning.limits import Limits
+from tokenmill.tuning.rounds import Measuring
 
 WORKLOAD = ("--num-prompts", "8", "--random-input-len", "100", "--random-output-len", "4")
 VARY = ("--vary", "max_num_batched_tokens=32,128", "--vary", "max_num_seqs=4,8")
@@ -83,8 +91,37 @@ def test_finalists_are_measured_on_real_servers(
     assert tune(tmp_path / "tune", times, *words) == 0
     assert "measured" in capsys.readouterr().out
     file = tmp_path / "tune/rounds.jsonl"
-    rounds = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [one["candidate"] for one in rounds] == ["given", "tuned"]
-    assert all(one["goodput"] > 0 for one in rounds)
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [one["candidate"] for one in found] == ["given", "tuned"]
+    assert all(one["goodput"] > 0 for one in found)
     assert tune(tmp_path / "tune", times, *words) == 0, "nothing is measured again"
     assert len(file.read_text().splitlines()) == 2
+    config = tmp_path / "tune/tuned.yaml"
+    config.write_text("max-num-seqs: 1\n")
+    measuring = Measuring(requests=[], limits=Limits(), vocab_size=9, folder=tmp_path / "tune")
+    other = measuring.measure({"tuned": config}, 0, lambda stage, part: None)
+    assert other == [], "rounds of other settings do not count"
+
+
+def test_a_finalist_that_does_not_start_loses_and_the_report_is_written(
+    tmp_path: Path, times: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serving(config: Path, log: Path) -> Any:
+        if config.stem == "given":
+            return contextlib.nullcontext("url")
+        raise ConfigError(f"the server did not start: see {log}")
+
+    async def send(*args: object) -> Run:
+        return Run(answers=[Answer(start=0.0, num_prompt_tokens=1)], seconds=1.0, client_share=0.0)
+
+    monkeypatch.setattr(rounds, "_serving", serving)
+    monkeypatch.setattr(Measuring, "_send", send)
+    assert tune(tmp_path / "tune", times, "--rounds", "1", *VARY) == 0
+    assert "the server did not start: see" in capsys.readouterr().out
+    assert json.loads((tmp_path / "tune/report.json").read_text())["is_better"] is False
+    assert (tmp_path / "tune/serve.yaml").read_text() == "{}\n"
+
+
+def test_the_command_line_is_for_a_shell() -> None:
+    line = command_line({"model": "my model", "hf_overrides": {"a": 1}}, {"ui": False, "seed": 3})
+    assert line == "tokenmill serve 'my model' --hf-overrides '{\"a\": 1}' --no-ui --seed 3"

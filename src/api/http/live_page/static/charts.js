@@ -45,7 +45,7 @@ export function drawBars(canvas, rows, unit, marks = []) {
 }
 
 const BLOCK_COLOURS = { f: "free", c: "cached", h: "held", s: "shared" };
-export const MAX_CELLS = 6000;
+const MAX_CELLS = 6000;
 
 // "12f3h" as [["f", 12], ["h", 3]].
 export function readRuns(text) {

@@ -7,13 +7,14 @@ import { buckets, getJSON, getMetrics, total, useKey } from "./server.js";
 const POLL_MS = 1000, METRICS_EVERY = 3, MAX_STEPS = 400, MAX_ROWS = 200, MAX_PREEMPTIONS = 5;
 const byId = (id) => document.getElementById(id);
 const problem = byId("problem"), keyForm = byId("key-form");
-let steps = new Map(), lastStep = -1, tick = 0, metrics = new Map(), running = false, isRedacted = false;
+let steps = new Map(), lastStep = -1, tick = 0, metrics = new Map(), running = false, isRedacted = false, model = "";
 
 async function refresh() {
   const activity = await getJSON(`live/activity?after=${lastStep}`);
   problem.textContent = "";
   keyForm.hidden = true;
   isRedacted = activity.is_redacted;
+  model = activity.model;
   byId("model").textContent = `${activity.model} · version ${activity.version}`;
   noteSteps(activity.engines);
   if (tick++ % METRICS_EVERY === 0) await showMetrics();
@@ -24,15 +25,13 @@ async function refresh() {
 }
 
 function noteSteps(engines) {
-  if (engines.length === 1 && engines[0].steps.length === 0 && lastStep > 0 && engines[0].requests.length) {
-    lastStep = -1; // perhaps another engine, whose steps begin again
-  }
-  for (const { engine, steps: found } of engines) {
-    const known = steps.get(engine) ?? [];
+  for (const { engine, steps: found, last_step: last } of engines) {
+    let known = steps.get(engine) ?? [];
+    if (known.length && last < known.at(-1).step_id) known = []; // another engine was started
     const newest = known.at(-1)?.step_id ?? -1;
     steps.set(engine, [...known, ...found.filter((step) => step.step_id > newest)].slice(-MAX_STEPS));
   }
-  if (engines.length === 1) lastStep = steps.get(engines[0].engine)?.at(-1)?.step_id ?? -1;
+  if (engines.length === 1) lastStep = steps.get(engines[0].engine).at(-1)?.step_id ?? -1;
 }
 
 function allSteps() {
@@ -181,6 +180,6 @@ keyForm.addEventListener("submit", (event) => {
   poll();
 });
 document.addEventListener("visibilitychange", poll);
-startPlayground();
+startPlayground(() => model);
 poll();
 setInterval(poll, POLL_MS);

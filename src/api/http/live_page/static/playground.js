@@ -4,7 +4,7 @@ import { send } from "./server.js";
 
 const byId = (id) => document.getElementById(id);
 
-export function startPlayground() {
+export function startPlayground(modelName) {
   let stopper = null;
   byId("play").addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -12,7 +12,7 @@ export function startPlayground() {
     byId("send").disabled = true;
     byId("stop").disabled = false;
     try {
-      await answer(stopper.signal);
+      await answer(stopper.signal, modelName());
     } catch (error) {
       byId("answer-facts").textContent = error.name === "AbortError" ? "stopped" : error.message;
     } finally {
@@ -23,7 +23,7 @@ export function startPlayground() {
   byId("stop").addEventListener("click", () => stopper?.abort());
 }
 
-async function answer(signal) {
+async function answer(signal, model) {
   const box = byId("answer"), facts = byId("answer-facts");
   box.replaceChildren();
   facts.textContent = "";
@@ -33,6 +33,7 @@ async function answer(signal) {
     signal,
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({
+      model,
       messages: [{ role: "user", content: byId("message").value }],
       temperature: Number(byId("temperature").value),
       top_p: Number(byId("top-p").value),
