@@ -79,7 +79,7 @@ class ChatReading:
         thinking_budget: int | None,
         context: AppContext,
         prompt_token_ids: Sequence[int],
-        transformed: TransformedAnswers,
+        transformed: TransformedAnswers | None,
     ) -> None:
         self._parser = parser_of(tools, context.parsers)
         self._transformed = transformed
@@ -204,7 +204,7 @@ class ChatReading:
             prompt_end=self._prompt_end,
             is_parallel=self._tools.is_parallel,
             guards=self._parsers.guards,
-            transforms=self._transformed.answer(),
+            transforms=None if self._transformed is None else self._transformed.answer(),
         )
 
 

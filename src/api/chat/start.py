@@ -71,7 +71,9 @@ async def _start(request: Request, chat: ChatRequest, prefix: str) -> Chat:
     options = request_options(request, chat.sender, prefix, context.settings.metadata_headers)
     params = await compute(request, _params, chat, engine)
     parser_of(tools, context.parsers)  # raises before the conversation costs time
-    conversation, answers = transform_messages(chat.conversation, context.parsers, options)
+    conversation, answers = chat.conversation, None
+    if context.parsers.transforms:
+        conversation, answers = transform_messages(conversation, context.parsers, options)
     tokens = await encode_conversation(conversation, engine, context.parsers, tools.shown)
     reading = ChatReading(tools, chat.thinking_budget, context, tokens, answers)
     params = with_default_length(params, engine, len(tokens))

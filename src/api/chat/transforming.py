@@ -20,8 +20,6 @@ def transform_messages(
     given: Conversation, parsers: AnswerParsers, options: RequestOptions
 ) -> tuple[Conversation, TransformedAnswers]:
     """The conversation with its texts replaced. Raises what `transform_request` raises."""
-    if not parsers.transforms:
-        return given, TransformedAnswers()
     messages = message_fields(given.messages)
     texts: list[RequestText] = []
     setters: list[Callable[[str], None]] = []

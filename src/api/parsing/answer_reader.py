@@ -63,7 +63,7 @@ class AnswerReader:
         guards: ParserGuards | None = None,
         transforms: AnswerChain | None = None,
     ) -> None:
-        self._transforms = transforms or AnswerChain(())
+        self._transforms = transforms
         guard_of = (guards or ParserGuards()).of
         self._stages: list[_Stage] = []
         self.reasoning_spans: list[tuple[int, int]] = []
@@ -84,14 +84,18 @@ class AnswerReader:
         deltas: list[Delta] = [ContentDelta(text)] if text else []
         for stage in self._stages:
             deltas = [new for delta in deltas for new in stage.feed(delta)]
-        return self._transforms.feed(self._kept(deltas))
+        kept = self._kept(deltas)
+        return kept if self._transforms is None else self._transforms.feed(kept)
 
     def finish(self) -> list[Delta]:
         """The last deltas: the text has come to its end."""
         deltas: list[Delta] = []
         for stage in self._stages:
             deltas = [new for delta in deltas for new in stage.feed(delta)] + stage.finish()
-        return self._transforms.feed(self._kept(deltas)) + self._transforms.finish()
+        kept = self._kept(deltas)
+        if self._transforms is None:
+            return kept
+        return self._transforms.feed(kept) + self._transforms.finish()
 
     def _located(self, text: AnswerText, parsing: Parsing) -> Parsing:
         """The deltas of a parser. Also notes where its reasoning begins and ends."""
