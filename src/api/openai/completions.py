@@ -71,7 +71,7 @@ class _Answer:
         head: AnswerHead,
         engine: EngineClient,
         prompts: Sequence[Prompt],
-        transformed: TransformedAnswers,
+        transformed: TransformedAnswers | None,
     ) -> None:
         self._body = body
         self._head = head
@@ -145,9 +145,13 @@ class _Answer:
 
     def _text(self, index: int, found: CompletionOutput) -> str:
         """The new text of a choice, as the transforms change it."""
-        chain = self._chains.setdefault(index, self._transformed.answer())
+        if self._transformed is None:
+            return found.text
+        chain = self._chains.get(index)
+        if chain is None:
+            chain = self._chains[index] = self._transformed.answer()
         deltas = chain.feed([ContentDelta(found.text)] if found.text else [])
-        return (collect(deltas + chain.finish() if found.finished else deltas)).content or ""
+        return collect(deltas + chain.finish() if found.finished else deltas).content or ""
 
     def _echoed_tokens(self, prompt: int, output: RequestOutput) -> list[Scored]:
         """The prompt's tokens with their log-probabilities. Only the first output has them."""

@@ -65,10 +65,10 @@ async def transformed_prompts(
     engine: EngineClient,
     parsers: AnswerParsers,
     options: RequestOptions,
-) -> tuple[Sequence[Prompt], TransformedAnswers]:
+) -> tuple[Sequence[Prompt], TransformedAnswers | None]:
     """The prompts with their texts replaced. Token ids are shown as text, and stay if it does."""
     if not parsers.transforms:
-        return prompts, TransformedAnswers()
+        return prompts, None
     for prompt in prompts:
         if isinstance(prompt, str):
             check_prompt_text(prompt, engine.tokenizer, engine.max_model_len)

@@ -39,8 +39,8 @@ def build_transforms(plugins: PluginSet, guards: ParserGuards) -> tuple[Guard, .
 class TransformedAnswers:
     """The texts of a request after all transforms, and what changes its answers."""
 
-    texts: Sequence[str] = ()
-    makers: Sequence[_Maker] = ()
+    texts: Sequence[str]
+    makers: Sequence[_Maker]
     """The last transform of the request is the first of its answers."""
 
     def answer(self) -> AnswerChain:
