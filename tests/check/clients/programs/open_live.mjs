@@ -12,13 +12,12 @@ try {
   page.on("request", (request) => found.requests.push(request.url()));
   page.on("pageerror", (error) => found.errors.push(String(error)));
   await page.goto(url);
-  await page.getByText("Running").waitFor();
-  await page.getByText("No request is live.").waitFor();
   if (key) {
-    await page.evaluate(() => (document.getElementById("key-form").hidden = false));
     await page.locator("#key").fill(key);
     await page.keyboard.press("Enter");
   }
+  await page.getByText("Running").waitFor();
+  await page.getByText("No request is live.").waitFor();
   await page.locator("#message").fill("hello");
   await page.locator("#max-tokens").fill("6");
   await page.getByLabel("Probabilities").check();
