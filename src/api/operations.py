@@ -160,13 +160,17 @@ async def debug_state(request: Request) -> Response:
 
 
 async def slowest_requests(request: Request) -> Response:
-    """Explain where the time of the slowest live and recent requests went."""
+    """The time of the slowest live and recent requests by cause, of one API key or of all."""
     count = request.query_params.get("slowest", "20")
     if not count.isdecimal() or len(count) > 9 or not 0 < int(count) <= MAX_SLOWEST:
         raise APIError(
             400, f"slowest must be a number from 1 to {MAX_SLOWEST}, got {count!r}", param="slowest"
         )
-    return _explained(await context_of(request).engine.slowest(int(count)))
+    engine, key = context_of(request).engine, request.query_params.get("key")
+    if key is None:
+        return _explained(await engine.slowest(int(count)))
+    found = await engine.slowest(MAX_SLOWEST)
+    return _explained([one for one in found if one.api_key_id == key][: int(count)])
 
 
 async def explain_request(request: Request) -> Response:

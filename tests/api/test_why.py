@@ -277,10 +277,24 @@ def test_the_command_lists_the_slowest_and_prints_json(
     assert name in [one["request_id"] for one in found]
 
 
+def test_the_requests_of_one_key_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve_engine(toy_engine(), api_keys=["sk-a", "sk-b"], admin_key="sk-admin") as served:
+        with served.client(headers={"Authorization": "Bearer sk-a"}) as http:
+            name = complete(http, "of-a")
+        with served.client(headers={"Authorization": "Bearer sk-b"}) as http:
+            other = complete(http, "of-b")
+        assert why(served, "--slowest", "9", "--json") == 0
+        keys = {one["request_id"]: one["api_key_id"] for one in json.loads(capsys.readouterr().out)}
+        assert why(served, "--key", keys[name]) == 0
+        shown = capsys.readouterr().out
+    assert name in shown and other not in shown
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         ((), "either the ID"),
+        (("a", "--key", "b"), "either the ID"),
         (("a", "--slowest", "3"), "either the ID"),
         (("nobody",), "not in the step log"),
         (("nobody", "--admin-key", "wrong"), "does not know the API key"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -14,6 +14,8 @@ from ..http.log_lines import printable
 from .explanations import explanation_text, parts_text
 from .printing import new_table, print_json, print_table
 from .running_server import add_server_flags, ask
+
+NUM_SLOWEST = 20
 
 
 class _Answer(msgspec.Struct):
@@ -31,6 +33,7 @@ def add_parser(subparsers: Any) -> None:
         examples=(
             "tokenmill why chatcmpl-7f3a",
             "tokenmill why --slowest 20",
+            "tokenmill why --key batch-jobs",
             "tokenmill why chatcmpl-7f3a --json",
         ),
     )
@@ -40,6 +43,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--slowest", metavar="N", type=int, help="list the N slowest requests by cause"
     )
+    parser.add_argument(
+        "--key", metavar="NAME", help="list only requests of this API key, by its id in the log"
+    )
     add_server_flags(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
@@ -47,12 +53,13 @@ def add_parser(subparsers: Any) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     """Print one request or the slowest ones. Raises TokenmillError."""
-    if (args.request_id is None) == (args.slowest is None):
-        raise ConfigError("give either the ID of a request or --slowest N")
+    lists = args.slowest is not None or args.key is not None
+    if (args.request_id is not None) == lists:
+        raise ConfigError("give either the ID of a request, or --slowest N or --key NAME")
     found = _ask(args)
     if args.json:
         print_json(found)
-    elif args.slowest is None:
+    elif not lists:
         for line in "\n\n".join(map(explanation_text, found)).splitlines():
             print(printable(line))
     else:
@@ -61,7 +68,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _ask(args: argparse.Namespace) -> list[Explanation]:
-    path = f"?slowest={args.slowest}" if args.request_id is None else f"/{quote(args.request_id)}"
+    path = f"/{quote(args.request_id or '')}"
+    if args.request_id is None:
+        count = NUM_SLOWEST if args.slowest is None else args.slowest
+        query = {"slowest": count} | ({} if args.key is None else {"key": args.key})
+        path = f"?{urlencode(query)}"
     missing = "the server has no admin key: start it with --admin-key"
     return ask(args, f"/debug/requests{path}", _Answer, missing=missing).requests
 
