@@ -1,4 +1,4 @@
-"""Places in the plugins of the server's process: parsers and routers."""
+"""Places in the plugins of the server's process: parsers, transforms and routers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,21 @@ def _router(method: str) -> Place:
     return Place(kind="router", hook=f"router.{method}", code=dedent(code), options=options)
 
 
+_TRANSFORM = f"""
+from tokenmill.plugin import Transformed
+
+class Provider:
+    def begin(self, texts, options):
+        act(texts)
+        return Transformed(texts=[one.text for one in texts])
+
+@hookimpl
+def register(registry):
+    registry.offer(kinds.TRANSFORM, "{NAME}", Provider)
+"""
+
 SERVING: Mapping[str, Place] = {
+    "transform": Place(kind="transform", hook="transform", code=_TRANSFORM, options={}),
     "tool parser": _parser("tool_call_parser", "yield act(answer)"),
     "reasoning parser": _parser("reasoning_parser", "yield act(answer)"),
     "parser reasons": Place(

@@ -147,6 +147,7 @@ OUTCOMES: Mapping[str, _Outcomes] = {
     },
     "reasoning parser": {Outcome.CONTAINED: RAISING, Outcome.HARMLESS: ("returns None", *QUIET)},
     "parser reasons": {Outcome.REFUSED: (*RAISING, "returns None")},
+    "transform": {Outcome.FAILS: RAISING, Outcome.HARMLESS: ("returns None", *QUIET)},
     "route": {Outcome.CONTAINED: (*RAISING, *ANSWERS, *QUIET)},
     "forget": {Outcome.CONTAINED: RAISING, Outcome.HARMLESS: (*ANSWERS, *QUIET)},
     "attention reasons": _LOADS,

@@ -214,13 +214,18 @@ def _in_the_server(where: str, place: Place) -> Outcome:
     with scripted_server(**place.options) as (served, model), served.client() as http:
         model.says = "It is late."
         answer = http.post("/v1/chat/completions", json=CHAT)
-        if (text := answer.json()["choices"][0]["message"]["content"]) != model.says:
+        if fails := answer.status_code == 500:
+            if NAME not in answer.json()["error"]["message"]:
+                raise Unexpected(f"nothing names the plugin: {answer.text}")
+        elif (text := answer.json()["choices"][0]["message"]["content"]) != model.says:
             raise Unexpected(f"the answer was {text!r}")
         found = http.get("/plugins").json()
     [plugin] = [one for one in found["plugins"] if one["name"] == NAME]
     hooks = [one["failures"] for one in found["hooks"] if one["plugin"] == NAME]
     if sum(hooks) != plugin["failures"]:
         raise Unexpected(f"{plugin['failures']} failures of the plugin, {hooks} of its hooks")
+    if fails and plugin["failures"]:
+        return Outcome.FAILS
     return Outcome.CONTAINED if plugin["failures"] else Outcome.HARMLESS
 
 

@@ -12,7 +12,6 @@ import msgspec
 from ...core.contract.activity import Activity, BlockState, StepActivity, count_blocks
 from ...core.contract.client import Load
 from ...core.errors import ConfigError
-from ..http.log_lines import printable
 from .printing import new_table, print_json
 from .running_server import add_server_flags, ask
 
@@ -121,6 +120,8 @@ def _steps(steps: tuple[StepActivity, ...]) -> list[str]:
 
 
 def _requests(found: _Answer) -> Any:
+    from ..http.log_lines import printable
+
     right = ("AGE", "PROMPT", "GENERATED", "BLOCKS", "PRIORITY")
     table = new_table("REQUEST", "STATUS", *right, "WAITS FOR", right=right)
     requests = [request for engine in found.engines for request in engine.requests]

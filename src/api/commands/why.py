@@ -10,7 +10,6 @@ import msgspec
 
 from ...core.contract.explanation import Explanation
 from ...core.errors import ConfigError
-from ..http.log_lines import printable
 from .explanations import explanation_text, parts_text
 from .printing import new_table, print_json, print_table
 from .running_server import add_server_flags, ask
@@ -56,6 +55,8 @@ def _run(args: argparse.Namespace) -> int:
     lists = args.slowest is not None or args.key is not None
     if (args.request_id is not None) == lists:
         raise ConfigError("give either the ID of a request, or --slowest N or --key NAME")
+    from ..http.log_lines import printable
+
     found = _ask(args)
     if args.json:
         print_json(found)
@@ -78,6 +79,8 @@ def _ask(args: argparse.Namespace) -> list[Explanation]:
 
 
 def _print_table(found: list[Explanation]) -> None:
+    from ..http.log_lines import printable
+
     right = ("SECONDS", "FIRST TOKEN")
     table = new_table("REQUEST", "KEY", *right, "CAUSES", right=right)
     for one in found:

@@ -73,7 +73,7 @@ def test_a_server_is_measured_and_the_figures_are_saved(
     ("words", "reason"),
     [
         (["--goodput", "ttft"], "--goodput must be NAME:MILLISECONDS, got 'ttft'"),
-        (["--goodput", "itl:5"], "--goodput knows ttft, tpot and e2el, not 'itl'"),
+        (["--goodput", "itl:5"], "--goodput knows ttft, tpot, e2el, not 'itl'"),
         (["--percentile-metrics", "ttfs"], "unknown 'ttfs'"),
         (["--metric-percentiles", "101"], "from 0 to 100"),
         (["--port", "1"], "127.0.0.1:1"),
