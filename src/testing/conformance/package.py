@@ -89,7 +89,7 @@ class PackageConformance:
             if kind.has_auto or kind.choose in ("model", "request"):
                 continue  # it needs a model
             built = plugin.build(provider)
-            if built is not None:
+            if built is not None and (kind.is_slot or kind.is_watcher):  # it has hooks
                 load_host(provider.kind, built).emit(Stopping())
 
     def test_the_import_is_quick(
