@@ -21,7 +21,7 @@ HEADERS: Mapping[str, str] = {
 
 
 class PageFiles:
-    """The files of one page in the folder `static` beside a module."""
+    """The files of one page, in the folder `static` of a module's package."""
 
     def __init__(self, module: str) -> None:
         """`module`: its `__file__`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tracemalloc
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,6 +64,10 @@ EXTRA_FIELDS = {
     "moe_intermediate_size": 32,
     "max_new_tokens": 5,
 }
+
+
+REASONS: deque[str] = deque(maxlen=3)
+"""The last refusals, for the report of a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +142,7 @@ def test_many_hostile_files_are_refused_in_one_line_or_harmless(
 def fuzz(kind: str, folder: Path, num_cases: int) -> None:
     contents, path, model = strategy(kind, folder)
     opened = [0, 0]
+    REASONS.clear()
 
     @settings(
         max_examples=num_cases,
@@ -155,7 +161,7 @@ def fuzz(kind: str, folder: Path, num_cases: int) -> None:
     except BaseException:
         shutil.copy(path, folder / "failing")  # the smallest that hypothesis found
         raise
-    assert kind == "made-up gguf" or min(opened) > num_cases // 50, opened
+    assert kind == "made-up gguf" or min(opened) > num_cases // 50, (opened, REASONS)
 
 
 def check_model(path: Path) -> bool:
@@ -206,5 +212,6 @@ def refused(act: Callable[[], object]) -> bool:
         act()
     except ConfigError as error:
         assert str(error).isprintable() and len(str(error)) < 1000, error
+        REASONS.append(str(error))
         return True
     return False

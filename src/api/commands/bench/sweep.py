@@ -89,8 +89,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from ....bench.parameters import read_links, read_parameters
-    from ....bench.sweep import Sweep
+    from ....bench.sweeping.parameters import read_links, read_parameters
+    from ....bench.sweeping.sweep import Sweep
 
     if args.num_runs < 1:
         raise ConfigError("--num-runs must be at least 1")

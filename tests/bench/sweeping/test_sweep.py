@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.bench.parameters import Parameters
-from tokenmill.bench.served import ServedCommand
-from tokenmill.bench.sweep import Sweep
+from tokenmill.bench.sweeping.parameters import Parameters
+from tokenmill.bench.sweeping.served import ServedCommand
+from tokenmill.bench.sweeping.sweep import Sweep
 from tokenmill.core.errors import ConfigError, TokenmillError
 
 SERVER = """

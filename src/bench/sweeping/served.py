@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import ConfigError, TokenmillError
+from ...core.errors import ConfigError, TokenmillError
 from .parameters import Parameters
 
 _STOP_SECONDS = 60.0

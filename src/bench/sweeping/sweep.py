@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ConfigError, TokenmillError
+from ...core.errors import ConfigError, TokenmillError
 from .parameters import Parameters, pairs
 from .served import ServedCommand
 
@@ -142,7 +142,7 @@ class Measurement:
         return {**found, "run_number": self.number, **self.server.fields, **self.load.fields}
 
     def note_failure(self, error: Exception) -> None:
-        """Write why the run failed beside the place of its result."""
+        """Write the reason of the failure into the folder of the result."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fields = {
             "run_number": self.number,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.bench.parameters import Parameters, pairs, read_links, read_parameters
+from tokenmill.bench.sweeping.parameters import Parameters, pairs, read_links, read_parameters
 from tokenmill.core.errors import ConfigError
 
 COMMAND = ["serve", "--port", "8000", "model", "--max-num-seqs=4", "--goodput", "ttft:1", "tpot:2"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ConfigError
+from ...core.errors import ConfigError
 
 NAME = "_benchmark_name"
 """The key with the name of a set, which is no option."""
