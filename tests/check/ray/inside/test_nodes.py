@@ -36,14 +36,12 @@ def test_requests_of_a_lost_worker_and_a_lost_node_are_no_suspects(
             mend()
             wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 200)
         events = [json.loads(line) for line in server.log.read_text().splitlines()]
-        assert f"node {OTHER} does not answer (rank 1)" in [
-            event.get("reason") for event in events if event["event"] == "engine_lost"
-        ]
-        assert {
-            (event["rank"], event["address"])
-            for event in events
-            if event["event"] == "model_loaded"
-        } == {(0, HEAD), (1, OTHER)}
+        loaded = [event for event in events if event["event"] == "model_loaded"]
+        assert {event["address"] for event in loaded} == {HEAD, OTHER}
+        reasons = [event["reason"] for event in events if event["event"] == "engine_lost"]
+        # Ray decides anew at each start which rank stands on which node.
+        ranks = {event["rank"] for event in loaded if event["address"] == OTHER}
+        assert {f"node {OTHER} does not answer (rank {rank})" for rank in ranks} & set(reasons)
         for i in range(NUM_STREAMS):
             body = {"prompt": f"story 0, part {i}", "max_tokens": 4}
             answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=PATIENCE)
