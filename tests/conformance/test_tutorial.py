@@ -42,7 +42,7 @@ from tokenmill.testing import (
 )
 from tokenmill.testing.conformance.engine.speculating import SHAPES as DRAFTING_SHAPES
 from tokenmill.testing.conformance.engine.workload import SHAPES
-from tokenmill.testing.conformance.executor.checks import decode_plan, make_spec, prompt_plan
+from tokenmill.testing.conformance.executor.worker import decode_plan, make_spec, prompt_plan
 from tokenmill.testing.conformance.installed import LoadedPlugin, Subject
 from tokenmill.testing.conformance.logits import checks
 from tokenmill.testing.conformance.model.checks import load

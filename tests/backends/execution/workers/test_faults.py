@@ -27,7 +27,7 @@ from tokenmill.core.processes.child import spawn
 from tokenmill.core.processes.frames import receive
 from tokenmill.core.sampling_params import SamplingParams
 from tokenmill.core.shell.local_engine import EngineParts, local_engine
-from tokenmill.testing.conformance.executor.checks import (
+from tokenmill.testing.conformance.executor.worker import (
     SEED,
     VOCAB_SIZE,
     decode_plan,

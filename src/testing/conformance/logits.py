@@ -1,4 +1,4 @@
-"""The checks of the suite for logits processors.
+"""The suite for logits processors: their arguments, and what they do to rows of logits.
 
 Shape suffixes: g rows of one call, v vocabulary.
 """
@@ -9,11 +9,13 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 
-from ....backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
-from ....core.read_only_collections import ReadOnlyList
-from ...toy_tokenizer import ToyTokenizer
+from ...backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
+from ...core.read_only_collections import ReadOnlyList
+from ..toy_tokenizer import ToyTokenizer
+from .suites import suite
 
 VOCAB_SIZE = 64
 """Small, so that tokens repeat."""
@@ -28,38 +30,34 @@ ODD_VALUES: Sequence[Any] = (
 )  # fmt: skip
 
 
-def make(kind: Any) -> LogitsProcessor:
-    """A processor for the suite's vocabulary."""
-    made: LogitsProcessor = kind(SPEC)
-    return made
-
-
-def check_declaration(kind: Any) -> None:
-    """Its attributes, its example, and its reasons against a model."""
-    names = kind.arguments
+def check_it_says_what_it_reads(logits_processor: Any) -> None:
+    """Its attributes are valid, and `check` accepts the example; with `always`, also {}."""
+    names = logits_processor.arguments
     assert isinstance(names, tuple) and names, f"arguments must be a tuple of names, got {names!r}"
     assert all(isinstance(name, str) and name for name in names), f"not names: {names!r}"
-    example = kind.example
+    example = logits_processor.example
     assert isinstance(example, Mapping) and example, f"example is {example!r}, without an argument"
     assert set(example) <= set(names), f"the example has other arguments than {names}"
-    assert isinstance(kind.allows_drafts, bool), f"allows_drafts is {kind.allows_drafts!r}"
-    assert isinstance(kind.always, bool), f"always is {kind.always!r}"
-    reasons = kind.reasons_against(SPEC)
+    assert isinstance(logits_processor.allows_drafts, bool), (
+        f"allows_drafts is {logits_processor.allows_drafts!r}"
+    )
+    assert isinstance(logits_processor.always, bool), f"always is {logits_processor.always!r}"
+    reasons = logits_processor.reasons_against(SPEC)
     assert isinstance(reasons, list), f"reasons_against returned {reasons!r}, not a list"
     assert all(isinstance(one, str) and one for one in reasons), f"not strings: {reasons!r}"
-    kind.check(dict(example))
-    if kind.always:
-        kind.check({})
-        make(kind).begin({})
+    logits_processor.check(dict(example))
+    if logits_processor.always:
+        logits_processor.check({})
+        logits_processor(SPEC).begin({})
 
 
-def check_refusals(kind: Any) -> None:
-    """`check` is given each argument with values of every JSON type."""
-    for name in kind.arguments:
+def check_arguments_are_accepted_or_refused_with_a_value_error(logits_processor: Any) -> None:
+    """`check` raises nothing but ValueError, for each argument with values of every JSON type."""
+    for name in logits_processor.arguments:
         for value in ODD_VALUES:
-            for arguments in ({name: value}, {**kind.example, name: value}):
+            for arguments in ({name: value}, {**logits_processor.example, name: value}):
                 try:
-                    kind.check(arguments)
+                    logits_processor.check(arguments)
                 except ValueError:
                     continue
                 except Exception as error:
@@ -68,8 +66,9 @@ def check_refusals(kind: Any) -> None:
                     ) from error
 
 
-def check_left(processor: LogitsProcessor) -> None:
-    """The largest logit of each row is finite, which NaN would change, too."""
+def check_a_token_is_left_to_sample(logits_processor: Any) -> None:
+    """The largest logit of each row is finite, so none is NaN or plus infinity."""
+    processor = _made(logits_processor)
     logits_gv = _applied(processor, _sequences())
     is_fine_g = logits_gv.amax(dim=1).isfinite().tolist()
     for (num_prompt, answer), is_fine in zip(LENGTHS, is_fine_g, strict=True):
@@ -79,8 +78,9 @@ def check_left(processor: LogitsProcessor) -> None:
         )
 
 
-def check_neighbours(processor: LogitsProcessor) -> None:
-    """Rows together, in another order, and alone."""
+def check_rows_do_not_change_each_other(logits_processor: Any) -> None:
+    """Rows get the same logits together, in another order, and alone."""
+    processor = _made(logits_processor)
     sequences = _sequences()
     together_gv = _applied(processor, sequences)
     for order in (range(len(sequences)), reversed(range(len(sequences)))):
@@ -96,8 +96,9 @@ def check_neighbours(processor: LogitsProcessor) -> None:
         assert _equal(got_gv[row], together_gv[place]), "the order of rows changes their logits"
 
 
-def check_repeats(processor: LogitsProcessor) -> None:
-    """Growing sequences with one state each, then each of their rows again with a new state."""
+def check_the_same_tokens_give_the_same_logits(logits_processor: Any) -> None:
+    """A row that is computed again, also after a preemption, gets the same logits."""
+    processor = _made(logits_processor)
     (num_prompt, _), sequence = LENGTHS[3], _sequences()[3]
     state = processor.begin(dict(processor.example))
     for length in range(num_prompt, len(sequence) + 1):
@@ -109,6 +110,23 @@ def check_repeats(processor: LogitsProcessor) -> None:
         assert _equal(logits_gv, again_gv), (
             f"after {length} tokens a request that was preempted gets other logits"
         )
+
+
+@suite
+class LogitsProcessorConformance:
+    """The suite for a logits processor.
+
+    Subclass it as Test..., with a fixture `logits_processor` that returns the processor's class.
+    """
+
+
+def _made(logits_processor: Any) -> LogitsProcessor:
+    """A processor for the suite's model. Without one, the test is skipped."""
+    try:
+        made: LogitsProcessor = logits_processor(SPEC)
+    except Exception as error:
+        pytest.skip(f"it cannot be made here: {error}")
+    return made
 
 
 def _applied(

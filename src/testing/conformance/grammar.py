@@ -1,4 +1,4 @@
-"""The checks of the suite for grammar backends, on a small vocabulary and grammars of few texts.
+"""The suite for grammar backends, on a small vocabulary and grammars of few texts.
 
 All texts of such a grammar are known, so the right mask is known, too: a token is allowed if the
 answer with it begins one of the texts.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from ....backends.grammar.base import (
+from ...backends.grammar.base import (
     GrammarBackend,
     GrammarError,
     GrammarSpec,
@@ -20,8 +20,9 @@ from ....backends.grammar.base import (
     Masks,
     Matcher,
 )
-from ....backends.grammar.grammars import allow_all
-from ....core.grammar import Grammar, GrammarKind
+from ...backends.grammar.grammars import allow_all
+from ...core.grammar import Grammar, GrammarKind
+from .suites import suite
 
 BackendClass = type[GrammarBackend]
 
@@ -63,23 +64,21 @@ WHITESPACE: dict[str | None, dict[str, bool]] = {
 NUM_WALKS = 12
 
 
-def make(backend: BackendClass) -> GrammarBackend:
-    """The backend for the small vocabulary."""
-    return backend(SPEC)
-
-
-def check_reasons(backend: BackendClass) -> None:
-    """`reasons_against` returns a list of strings for any vocabulary."""
+def check_reasons_are_told_for_any_vocabulary(grammar_backend: BackendClass) -> None:
+    """`reasons_against` returns a list of strings for any vocabulary, and does not raise."""
     without_end = GrammarSpec(token_bytes=SPEC.token_bytes, special_ids=(), end_ids=())
     for spec in (SPEC, without_end):
-        reasons = backend.reasons_against(spec)
+        reasons = grammar_backend.reasons_against(spec)
         assert isinstance(reasons, list), f"reasons_against returned {reasons!r}, not a list"
         assert all(isinstance(one, str) and one for one in reasons), f"not strings: {reasons!r}"
 
 
-def check_masks(backend: BackendClass) -> None:
-    """Along random answers, each mask allows exactly the tokens that may come next."""
-    grammars = make(backend)
+def check_masks_allow_exactly_what_may_come_next(grammar_backend: BackendClass) -> None:
+    """Along random answers, each mask allows exactly the tokens that may come next.
+
+    These may be parts of a character, and end tokens if the answer may end, but no control tokens.
+    """
+    grammars = grammar_backend(SPEC)
     compiled = grammars.compile(CHOICE)
     for seed in range(NUM_WALKS):
         rng, matcher, written = random.Random(seed), compiled.matcher(), b""
@@ -94,18 +93,21 @@ def check_masks(backend: BackendClass) -> None:
             written += SPEC.token_bytes[token_id]
 
 
-def check_ends(backend: BackendClass) -> None:
-    """After the end of an answer only the end tokens are allowed, and the mask is no error."""
-    grammars = make(backend)
+def check_after_the_end_only_end_tokens_are_allowed(grammar_backend: BackendClass) -> None:
+    """After the end of an answer only the end tokens are allowed, and the mask is no error.
+
+    A step that was planned before the end is known still asks for a mask.
+    """
+    grammars = grammar_backend(SPEC)
     matcher = grammars.compile(CHOICE).matcher()
     matcher.accept([*b"yes", _END])
     allowed = set(_allowed(grammars, matcher))
     assert allowed <= set(SPEC.end_ids), f"after the end also {_names(allowed)} are allowed"
 
 
-def check_drafts(backend: BackendClass) -> None:
+def check_rows_after_drafts_follow_the_drafts(grammar_backend: BackendClass) -> None:
     """The rows after drafts have the masks that accepting the drafts would lead to."""
-    grammars = make(backend)
+    grammars = grammar_backend(SPEC)
     compiled = grammars.compile(CHOICE)
     drafts = [*b"yest", SPEC.token_bytes.index(b"er")]
     masks = _masks(grammars, compiled.matcher(), drafts)
@@ -118,9 +120,12 @@ def check_drafts(backend: BackendClass) -> None:
         )
 
 
-def check_counts(backend: BackendClass) -> None:
-    """`count_allowed` stops at the first forbidden token, and changes nothing."""
-    grammars = make(backend)
+def check_counting_allowed_tokens_changes_nothing(grammar_backend: BackendClass) -> None:
+    """`count_allowed` stops at the first forbidden token, and changes nothing.
+
+    Drafts are cut before they are verified, and may all be rejected.
+    """
+    grammars = grammar_backend(SPEC)
     matcher = grammars.compile(CHOICE).matcher()
     matcher.accept(list(b"y"))
     before = _masks(grammars, matcher, ())
@@ -135,9 +140,10 @@ def check_counts(backend: BackendClass) -> None:
     assert np.array_equal(_masks(grammars, matcher, ()), before), "count_allowed changed the state"
 
 
-def check_rebuilding(backend: BackendClass) -> None:
-    """A matcher that accepts all tokens at once is like one that got them one by one."""
-    grammars = make(backend)
+def check_a_matcher_is_rebuilt_from_tokens(grammar_backend: BackendClass) -> None:
+    """A matcher that accepts all tokens at once, as after a preemption, equals one that got them
+    one by one."""
+    grammars = grammar_backend(SPEC)
     compiled = grammars.compile(CHOICE)
     at_once, one_by_one = compiled.matcher(), compiled.matcher()
     tokens = list("née".encode()[:2])
@@ -147,9 +153,9 @@ def check_rebuilding(backend: BackendClass) -> None:
     assert np.array_equal(_masks(grammars, at_once, ()), _masks(grammars, one_by_one, ()))
 
 
-def check_independence(backend: BackendClass) -> None:
-    """Answers do not influence each other, and rows of others stay as they are."""
-    grammars = make(backend)
+def check_answers_do_not_influence_each_other(grammar_backend: BackendClass) -> None:
+    """Matchers of one grammar are independent, and only their own rows are written."""
+    grammars = grammar_backend(SPEC)
     compiled = grammars.compile(CHOICE)
     first, second, broken = compiled.matcher(), compiled.matcher(), compiled.matcher()
     alone = _masks(grammars, second, ())[0]
@@ -163,9 +169,9 @@ def check_independence(backend: BackendClass) -> None:
         assert (masks[row] == -1).all(), f"row {row} belongs to no answer and was written"
 
 
-def check_forbidden_tokens(backend: BackendClass) -> None:
-    """A forbidden token is an error of its answer only: it neither raises nor is forgotten."""
-    compiled = make(backend).compile(CHOICE)
+def check_a_forbidden_token_ends_one_answer(grammar_backend: BackendClass) -> None:
+    """A forbidden token is an error of its matcher, not an exception, and the error stays."""
+    compiled = grammar_backend(SPEC).compile(CHOICE)
     matcher, neighbour = compiled.matcher(), compiled.matcher()
     matcher.accept(list(b"yx"))
     assert isinstance(matcher.error, str) and matcher.error, "a forbidden token is no error"
@@ -174,9 +180,9 @@ def check_forbidden_tokens(backend: BackendClass) -> None:
     assert neighbour.error is None, "the error of one answer is also that of another"
 
 
-def check_refusals(backend: BackendClass) -> None:
-    """A grammar that cannot be compiled raises GrammarError with a reason."""
-    grammars = make(backend)
+def check_a_wrong_grammar_is_refused_with_a_reason(grammar_backend: BackendClass) -> None:
+    """A grammar that cannot be compiled raises GrammarError with a reason for the client."""
+    grammars = grammar_backend(SPEC)
     for grammar in (
         Grammar.regex("(("),
         Grammar.json_schema({"type": "no such type"}),
@@ -190,10 +196,10 @@ def check_refusals(backend: BackendClass) -> None:
             raise AssertionError(f"{grammar.text!r} was compiled")
 
 
-def check_whitespace(backend: BackendClass) -> None:
-    """The grammar's whitespace, and no other, may stand between the parts of JSON. A backend that
+def check_whitespace_of_json_is_the_grammars(grammar_backend: BackendClass) -> None:
+    """The grammar's whitespace, and no other, may be between the parts of JSON. A backend that
     cannot do this raises GrammarError."""
-    grammars = make(backend)
+    grammars = grammar_backend(SPEC)
     schema = msgspec.json.encode({"const": [1, 2]}).decode()
     for whitespace, texts in WHITESPACE.items():
         try:
@@ -206,6 +212,14 @@ def check_whitespace(backend: BackendClass) -> None:
             found = compiled.matcher().count_allowed(list(text.encode())) == len(text)
             which = "allowed" if found else "forbidden"
             assert found == expected, f"with the whitespace {whitespace!r} {text!r} is {which}"
+
+
+@suite
+class GrammarConformance:
+    """The suite for a grammar backend.
+
+    Subclass it as Test..., with a fixture `grammar_backend` that returns the backend's class.
+    """
 
 
 def _expect_allowed(allowed: Sequence[int], written: bytes) -> None:

@@ -9,16 +9,17 @@ from typing import cast
 
 import pytest
 
-from ....core.contract.providers.transforming import (
+from ...core.contract.providers.transforming import (
     AnswerTransform,
     RequestText,
     Transform,
     Transformed,
 )
-from ....core.errors import InvalidRequestError
-from ....core.request_options import RequestOptions
-from ..hosting import take
-from ..reporting import report_time
+from ...core.errors import InvalidRequestError
+from ...core.request_options import RequestOptions
+from .hosting import take
+from .reporting import Report, report_time
+from .suites import suite
 
 _TEXTS = (
     "",
@@ -29,49 +30,54 @@ _TEXTS = (
 _ROLES = (None, "user", "assistant", "system", "tool")
 
 
+def check_it_returns_one_text_for_each(transform: object) -> None:
+    """`begin` returns as many texts as it gets, of every role, or refuses with a `param`."""
+    one = _made(transform)
+    for role in _ROLES:
+        for count in range(len(_TEXTS) + 1):
+            done = _begin(one, _TEXTS[:count], role)
+            assert done is None or len(done.texts) == count, f"{count} texts were given"
+            assert done is None or all(isinstance(text, str) for text in done.texts)
+
+
+@pytest.mark.parametrize("seed", (1, 2, 3))
+def check_cuts_change_nothing(transform: object, seed: int) -> None:
+    """An answer in other pieces is changed to the same text."""
+    done, rng = _begin(_made(transform), _TEXTS), random.Random(seed)
+    if done is None or done.answer is None:
+        return
+    text = _answer_to(done.texts)
+    whole, pieces = _read(done.answer(), [text]), _cut(text, rng)
+    assert _read(done.answer(), pieces) == whole, f"{pieces} are changed in another way"
+
+
+def check_requests_do_not_disturb_each_other(transform: object) -> None:
+    """Requests and choices at the same time get the answers that they would get alone."""
+    one, alone = _made(transform), _made(transform)
+    expected = []
+    for text in _TEXTS:
+        done = _begin(alone, [text])
+        expected.append(_answers(done) if done is not None else None)
+    both = [_begin(one, [text]) for text in _TEXTS]
+    found = [_answers(done) if done is not None else None for done in both]
+    assert found == expected, "another request changed the answer"
+
+
+def check_time_is_reported(transform: object, report: Report) -> None:
+    """Report how long `begin` takes for four short texts. There is no limit."""
+    one, started = _made(transform), time.perf_counter()
+    for _ in range(100):
+        _begin(one, _TEXTS)
+    report_time(report, "begin()", (time.perf_counter() - started) / 100)
+
+
+@suite
 class TransformConformance:
     """The suite for a transform.
 
     Subclass it as Test..., with a fixture `transform` that returns the transform, or a function
     that makes it.
     """
-
-    def test_it_returns_one_text_for_each(self, transform: object) -> None:
-        """`begin` returns as many texts as it gets, of every role, or refuses with a `param`."""
-        one = _made(transform)
-        for role in _ROLES:
-            for count in range(len(_TEXTS) + 1):
-                done = _begin(one, _TEXTS[:count], role)
-                assert done is None or len(done.texts) == count, f"{count} texts were given"
-                assert done is None or all(isinstance(text, str) for text in done.texts)
-
-    @pytest.mark.parametrize("seed", (1, 2, 3))
-    def test_cuts_change_nothing(self, transform: object, seed: int) -> None:
-        """An answer in other pieces is changed to the same text."""
-        done, rng = _begin(_made(transform), _TEXTS), random.Random(seed)
-        if done is None or done.answer is None:
-            return
-        text = _answer_to(done.texts)
-        whole, pieces = _read(done.answer(), [text]), _cut(text, rng)
-        assert _read(done.answer(), pieces) == whole, f"{pieces} are changed in another way"
-
-    def test_requests_do_not_disturb_each_other(self, transform: object) -> None:
-        """Requests and choices at the same time get the answers that they would get alone."""
-        one, alone = _made(transform), _made(transform)
-        expected = []
-        for text in _TEXTS:
-            done = _begin(alone, [text])
-            expected.append(_answers(done) if done is not None else None)
-        both = [_begin(one, [text]) for text in _TEXTS]
-        found = [_answers(done) if done is not None else None for done in both]
-        assert found == expected, "another request changed the answer"
-
-    def test_time_is_reported(self, transform: object, request: pytest.FixtureRequest) -> None:
-        """Report how long `begin` takes for four short texts. There is no limit."""
-        one, started = _made(transform), time.perf_counter()
-        for _ in range(100):
-            _begin(one, _TEXTS)
-        report_time(request, "begin()", (time.perf_counter() - started) / 100)
 
 
 def _made(given: object) -> Transform:

@@ -1,4 +1,4 @@
-"""The checks of the suite for implementations of models.
+"""The suite for implementations of models.
 
 Shape suffixes: t tokens, h query heads, k KV heads, d head size, e hidden size.
 """
@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
-from ....backends.linear.base import LinearSpec
-from ....backends.linear.torch import TorchLinear
-from ....backends.models.base import LoadOptions, Model, ModelImpl, ModelSpec
-from ....backends.models.opening import describe
-from ....core.interfaces import no_progress
+from ...backends.linear.base import LinearSpec
+from ...backends.linear.torch import TorchLinear
+from ...backends.models.base import LoadOptions, Model, ModelImpl, ModelSpec
+from ...backends.models.opening import describe
+from ...core.interfaces import no_progress
+from .suites import suite
 
 ImplClass = type[ModelImpl]
 
@@ -119,22 +121,9 @@ def _attend(
     return torch.einsum("hqk,khd->qhd", weights, values)
 
 
-def load(impl: ImplClass, path: Path) -> Model:
-    """Load a model directory in float32 on the CPU."""
-    made = impl(describe(path))
-    options = LoadOptions(
-        products=_SPEC,
-        linear=TorchLinear(_SPEC),
-        keeps_packed=False,
-        max_model_len=None,
-        progress=no_progress,
-    )
-    return made.load(made.open(), options)
-
-
-def check_reasons(impl: ImplClass, folder: Path) -> None:
-    """An unknown architecture is refused with texts, and so is a model without config.json."""
-    reasons = impl.reasons_against(ModelSpec(path=folder, fields=UNKNOWN))
+def check_other_architectures_are_refused(model_impl: ImplClass, tmp_path: Path) -> None:
+    """`reasons_against` says in lines of text why an unknown model cannot run."""
+    reasons = model_impl.reasons_against(ModelSpec(path=tmp_path, fields=UNKNOWN))
     assert isinstance(reasons, list), f"reasons_against returned {reasons!r}, not a list"
     assert reasons, "reasons_against accepts an architecture that nobody knows"
     assert all(isinstance(one, str) and one and "\n" not in one for one in reasons), (
@@ -142,8 +131,11 @@ def check_reasons(impl: ImplClass, folder: Path) -> None:
     )
 
 
-def check_layers(model: Model) -> None:
-    """`attend` is called once per layer, in order, with the configured heads."""
+def check_every_layer_attends_once_and_sizes_are_as_configured(
+    model_impl: ImplClass, tmp_path: Path, model_path: Path | None = None
+) -> None:
+    """`attend` is called once per layer, in order, and shapes are as configured."""
+    model = _load(model_impl, model_path, tmp_path)
     _check_sinks(model)
     attention = DenseAttention(model)
     hidden_te = _run(model, attention, [_tokens(model, 5)], [0])
@@ -162,8 +154,14 @@ def check_layers(model: Model) -> None:
     assert model.num_parameters * 4 <= model.num_bytes * 2
 
 
-def check_chunks(model: Model) -> None:
-    """A prompt in chunks, and then a decode, gives the hidden states of one pass."""
+def check_chunks_of_a_prompt_equal_the_whole(
+    model_impl: ImplClass, tmp_path: Path, model_path: Path | None = None
+) -> None:
+    """A prompt in chunks, and then a decode, gives the hidden states of one pass.
+
+    The model keeps no state: a token sees of other tokens only what `attend` returns.
+    """
+    model = _load(model_impl, model_path, tmp_path)
     tokens = _tokens(model, 13)
     whole = _run(model, DenseAttention(model), [tokens], [0])
     attention = DenseAttention(model)
@@ -174,12 +172,44 @@ def check_chunks(model: Model) -> None:
     _compare(torch.cat(chunks), whole, "chunks of a prompt")
 
 
-def check_batches(model: Model) -> None:
-    """Sequences of one batch do not change each other's hidden states."""
+def check_sequences_of_a_batch_do_not_change_each_other(
+    model_impl: ImplClass, tmp_path: Path, model_path: Path | None = None
+) -> None:
+    """Rows of a flat batch are independent, except through `attend`."""
+    model = _load(model_impl, model_path, tmp_path)
     sequences = [_tokens(model, length, seed) for seed, length in enumerate((4, 1, 9))]
     together = _run(model, DenseAttention(model), sequences, [0, 0, 0])
     alone = [_run(model, DenseAttention(model), [one], [0]) for one in sequences]
     _compare(together, torch.cat(alone), "sequences of one batch")
+
+
+@suite
+class ModelImplConformance:
+    """The suite for an implementation of models.
+
+    Subclass it as Test..., with a fixture `model_impl` that returns the implementation's class,
+    and a fixture `model_path` that returns a small model which it can run: a directory with
+    config.json and safetensors files. Without `model_path`, the implementation's classmethod
+    `write_sample(folder)` writes one; without that, only the reasons are tested.
+    """
+
+
+def _load(model_impl: ImplClass, path: Path | None, folder: Path) -> Model:
+    """Load a model directory, or the sample that is written to `folder`, in float32 on the CPU."""
+    if path is None:
+        write = getattr(model_impl, "write_sample", None)
+        if write is None:
+            pytest.skip("the implementation has no write_sample(folder), and there is no model")
+        write(folder)
+    made = model_impl(describe(path or folder))
+    options = LoadOptions(
+        products=_SPEC,
+        linear=TorchLinear(_SPEC),
+        keeps_packed=False,
+        max_model_len=None,
+        progress=no_progress,
+    )
+    return made.load(made.open(), options)
 
 
 def _run(
