@@ -7,9 +7,7 @@ as long.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
-import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
 from inspect import Parameter, signature
@@ -21,15 +19,13 @@ import pytest
 from tokenmill import testing
 from tokenmill.testing.conformance.suites import checks_of
 
-from . import wrong
-from .wrong import WRONG, Wrong
+from .wrong import Wrong, load_all
 from .wrong.packages import install_wrong_packages
 
-for found in pkgutil.iter_modules(wrong.__path__, f"{wrong.__name__}."):
-    importlib.import_module(found.name)
-
+WRONG = load_all()
 OVERLAPPING = "two-plans"
 """In the names of cases with two plans at once, which `make soak` adds: a sixth of the time."""
+each_wrong_plugin = pytest.mark.parametrize("wrong", WRONG, ids=str)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +38,6 @@ def wrong_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def installed(wrong_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(wrong_packages))
-
-
-each_wrong_plugin = pytest.mark.parametrize("wrong", WRONG, ids=str)
 
 
 @each_wrong_plugin

@@ -39,7 +39,7 @@ def checks_of(module: ModuleType) -> Iterator[FunctionType]:
 
 
 def _without_defaults(check: FunctionType) -> FunctionType:
-    """A copy of a function: pytest takes arguments with default values for no fixtures."""
+    """A copy of a function. pytest gives no fixture to an argument with a default value."""
     copy = FunctionType(check.__code__, check.__globals__, check.__name__)
     copy.__doc__ = check.__doc__
     copy.__dict__.update(check.__dict__)  # with pytest's marks

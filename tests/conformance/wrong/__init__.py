@@ -6,6 +6,8 @@ show that the suite finds such damage, too.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -33,11 +35,18 @@ class Wrong:
 WRONG: list[Wrong] = []
 
 
+def load_all() -> list[Wrong]:
+    """The wrong plugins of all modules of this package."""
+    for found in pkgutil.iter_modules(__path__, f"{__name__}."):
+        importlib.import_module(found.name)
+    return WRONG
+
+
 def fails(
     check: Any, *, raises: type[Exception] = AssertionError, **arguments: object
 ) -> Callable[[Given], Given]:
-    """Marks a wrong class, or a function that makes a wrong plugin. `raises` is what the check
-    raises: another exception than AssertionError is the plugin's own."""
+    """Mark a class that is a wrong plugin, or a function that makes one, with the check that finds
+    it. An exception in `raises` that is no AssertionError is the plugin's own."""
 
     def add(given: Given) -> Given:
         make = (lambda: given) if isinstance(given, type) else given
