@@ -237,7 +237,6 @@ def _make(provider: Provider, arguments: Sequence[object]) -> object:
     kind = KINDS[provider.kind]
     if built is None and kind.is_watcher:
         return None
-    missing = [name for name in kind.needs if not hasattr(built, name)]
-    if missing:
+    if missing := kind.lacks(built):
         raise PluginError(f"{what} lacks {' and '.join(missing)}: its factory returned {built!r}")
     return built

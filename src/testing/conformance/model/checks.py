@@ -13,7 +13,7 @@ import torch
 
 from ....backends.linear.base import LinearSpec
 from ....backends.linear.torch import TorchLinear
-from ....backends.models.base import LoadOptions, Model, ModelImpl, ModelSpec
+from ....backends.models.base import SINKS, LoadOptions, Model, ModelImpl, ModelSpec
 from ....backends.models.opening import describe
 from ....core.interfaces import no_progress
 
@@ -78,8 +78,7 @@ def _sinks_of(model: Model) -> Sequence[torch.Tensor | None]:
     config = model.config
     if not config.features.attention_sinks:
         return [None] * config.num_layers
-    sinks: Sequence[torch.Tensor] = getattr(model, "sinks", ())
-    return [*sinks, *[None] * config.num_layers][: config.num_layers]
+    return [*SINKS.of(model), *[None] * config.num_layers][: config.num_layers]
 
 
 def _check_sinks(model: Model) -> None:

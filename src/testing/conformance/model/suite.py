@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ....core.members import WRITE_SAMPLE
 from ..computing import LazyModule
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class ModelImplConformance:
 
     @pytest.fixture
     def model_path(self, model_impl: ImplClass, tmp_path: Path) -> Path:
-        write = getattr(model_impl, "write_sample", None)
+        write = WRITE_SAMPLE.of(model_impl)
         if write is None:
             pytest.skip("the implementation has no write_sample(folder), and there is no model")
         write(tmp_path)

@@ -13,6 +13,7 @@ import pytest
 
 from ....core.contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
 from ....core.interfaces import ChatFormat
+from ....core.members import DESCRIBES_TOOLS
 from ..hosting import take
 from ..reporting import report_time
 from .reading import PLAIN, STRANGER, TOOLS, Make, Reading, cut, hard_answers, read
@@ -71,7 +72,7 @@ class ToolCallParserConformance:
         """Calls that `call_syntax` demands are found. A parser that describes tools needs one."""
         parser = cast(ToolCallParser, take(tool_call_parser))
         syntax, names = parser.call_syntax, [tool.name for tool in TOOLS]
-        assert syntax or not getattr(parser, "describes_tools", False), "call_syntax is None"
+        assert syntax or not DESCRIBES_TOOLS.of(parser), "call_syntax is None"
         if syntax is None:
             return
         calls = [f"{syntax.begin.replace('NAME', name)}{{}}{syntax.end}" for name in names]

@@ -13,6 +13,7 @@ import pytest
 from ....core.contract.providers.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
 from ....core.contract.providers.speculation import SpeculationLimits
 from ....core.engine.request import Request
+from ....core.members import IS_DETERMINISTIC
 from ....core.sampling_params import SamplingParams
 from ..engine import speculating as engine
 from ..engine.checks import compare_plans
@@ -75,7 +76,7 @@ class DraftLengthConformance:
     @_every_shape
     def test_it_is_deterministic(self, draft_length: object, shape: EngineShape) -> None:
         """The same requests at the same times lead to the same plans."""
-        if not getattr(fresh(draft_length), "is_deterministic", True):
+        if not IS_DETERMINISTIC.of(fresh(draft_length)):
             pytest.skip("is_deterministic is False")
         compare_plans(*(engine.serve(draft_length, shape, kind=_KIND).plans for _ in range(2)))
 

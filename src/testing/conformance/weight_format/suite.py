@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ....core.members import WRITE_SAMPLE
 from ..computing import LazyModule
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class WeightFormatConformance:
 
     @pytest.fixture
     def write_sample(self, weight_format: ReadMethod) -> WriteSample:
-        write: WriteSample | None = getattr(weight_format, "write_sample", None)
+        write: WriteSample | None = WRITE_SAMPLE.of(weight_format)
         if write is None:
             pytest.skip("the weight format has no write_sample(weights)")
         return write
