@@ -22,7 +22,7 @@ from .members import (
     Member,
 )
 from .settings.declaration import setting
-from .suggest import near_and_known
+from .wording.suggest import near_and_known
 
 if TYPE_CHECKING:  # only for type checkers: contracts are in the layer above
     from .contract.parsing.answer_parsers import ReasoningParser, ToolCallParser

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from tokenmill.core.errors import EngineStoppedError, InvalidRequestError, OverloadedError
 from tokenmill.core.processes.board import Board
-from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.requests.sampling_params import OutputKind, SamplingParams
 from tokenmill.core.shell.engine_shell import EngineShell
 from tokenmill.core.supervised.supervisor import EngineSupervisor
 

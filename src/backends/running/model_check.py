@@ -15,7 +15,7 @@ from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.log import get_logger
 from ...core.plan import Grant, RequestStart, StepPlan
-from ...core.sampling_params import SamplingParams
+from ...core.requests.sampling_params import SamplingParams
 from ..models.base import REFERENCE, Model, Reference
 from ..state.input_batch import InputBatch
 from ..weights.config.fields import one_line

@@ -16,7 +16,7 @@ from typing import Any, Self
 from ..config import EngineConfig
 from ..errors import CONTAINED, PluginError, describe
 from ..kinds import KINDS, Kind, P
-from ..suggest import did_you_mean, listed
+from ..wording.suggest import did_you_mean, listed
 from .metrics import PluginMetrics
 from .plugin_info import ProviderInfo, Source, normalize
 from .provider_options import build_options, describe_options, refuse_options

@@ -50,7 +50,7 @@ from ..errors import (
 from ..kinds import DRAFT_LENGTH, KINDS, SCHEDULING_POLICY, SLOTS
 from ..log import get_logger
 from ..members import PROPOSES
-from ..sampling_params import SamplingParams
+from ..requests.sampling_params import SamplingParams
 from .building import BuiltPlugins, build_logits_processors, build_plugins
 from .calling.direct_policies import AnyRequest, GuardedDraftLength, WaitingOrder
 from .calling.failure_log import FailureLog

@@ -21,7 +21,7 @@ from ...core.host.plugin_set import PluginSet
 from ...core.host.plugins_file import PluginSettings, Table, read_settings
 from ...core.kinds import HOOKED, OBSERVER, SLOTS, SPECULATIVE_METHOD
 from ...core.members import PROPOSES
-from ...core.suggest import near_and_known
+from ...core.wording.suggest import near_and_known
 from .hosting import SETTINGS
 from .sandbox import sandboxed
 

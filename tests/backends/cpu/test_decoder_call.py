@@ -45,7 +45,7 @@ from tokenmill.backends.weights.quantized_on_load import QuantizedOnLoad
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import Grant, RequestStart
 from tokenmill.core.processes.shared_memory import unnamed_file
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from ..models.dense import compute_logits
 from ..weights.gguf_writing import write_gguf

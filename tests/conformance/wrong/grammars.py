@@ -10,7 +10,7 @@ import pytest
 
 from tokenmill.backends.grammar.base import GrammarSpec, MaskedRows, Masks
 from tokenmill.backends.grammar.llguidance.backend import Compiled, Following, LLGuidance
-from tokenmill.core.grammar import Grammar
+from tokenmill.core.requests.grammar import Grammar
 from tokenmill.testing import GrammarConformance
 
 

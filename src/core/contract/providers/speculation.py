@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...interfaces import Tokenizer
-from ...sampling_params import SamplingParams
+from ...requests.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

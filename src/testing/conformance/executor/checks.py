@@ -8,7 +8,7 @@ from ....backends.execution.base import ExecutorSpec
 from ....core.config import EngineConfig
 from ....core.interfaces import Executor, no_progress
 from ....core.plan import Grant, RequestStart, StepPlan
-from ....core.sampling_params import SamplingParams
+from ....core.requests.sampling_params import SamplingParams
 from ...simulated.executor import expected_tokens
 from .worker import (
     BLOCK_SIZE,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ....backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
-from ....core.read_only_collections import ReadOnlyList
+from ....core.requests.read_only_collections import ReadOnlyList
 from ...toy_tokenizer import ToyTokenizer
 
 VOCAB_SIZE = 64

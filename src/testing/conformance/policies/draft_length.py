@@ -14,7 +14,7 @@ from ....core.contract.providers.draft_length import DraftedStep, DraftLengthPol
 from ....core.contract.providers.speculation import SpeculationLimits
 from ....core.engine.request import Request
 from ....core.members import IS_DETERMINISTIC
-from ....core.sampling_params import SamplingParams
+from ....core.requests.sampling_params import SamplingParams
 from ..engine import speculating as engine
 from ..engine.checks import compare_plans
 from ..engine.workload import EngineShape

@@ -16,7 +16,7 @@ from ....core.contract.client import Load
 from ....core.contract.providers.routing import ReplicaView, Router
 from ....core.engine.blocks.pool import hash_chain, hash_root
 from ....core.members import IS_DETERMINISTIC
-from ....core.request_options import RequestOptions
+from ....core.requests.request_options import RequestOptions
 from ..hosting import fresh
 from ..kept_memory import check_nothing_is_kept
 from ..reporting import report_time
