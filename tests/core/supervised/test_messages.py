@@ -11,7 +11,7 @@ from tokenmill.core.contract.client import Load
 from tokenmill.core.contract.registry import Replica
 from tokenmill.core.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
 from tokenmill.core.plan import TokenLogprobs
-from tokenmill.core.processes.messages import Refused, encode
+from tokenmill.core.processes.channels.messages import Refused, encode
 from tokenmill.core.requests.grammar import Grammar
 from tokenmill.core.requests.request_options import RequestOptions
 from tokenmill.core.requests.sampling_params import OutputKind, SamplingParams
