@@ -74,7 +74,7 @@ from .core.interfaces import ChatFormat, Tokenizer
 from .core.log import get_logger
 from .core.outputs import FinishReason
 from .core.rate_bucket import RateBucket
-from .core.request_options import RequestOptions
+from .core.requests.request_options import RequestOptions
 
 __all__ = [
     "HOOK_API",

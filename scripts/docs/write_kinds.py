@@ -30,7 +30,10 @@ CHOSEN_BY = {
 def page() -> str:
     """The page with the table as the code is now."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    head = ("| provides | kind | chosen by | runs in | tier | suite |", "|---|---|---|---|---|---|")
+    head = (
+        "| provides | kind | chosen by | runs in | tier | suite | may have |",
+        "|---|---|---|---|---|---|---|",
+    )
     table = "\n".join((*head, *map(row, KINDS.values())))
     return f"{before}{BEGIN}\n{table}\n\n{END}{rest.partition(END)[2]}"
 
@@ -44,6 +47,7 @@ def row(kind: Kind[Any]) -> str:
         RUNS[kind.runs],
         kind.tier,
         f"`{kind.suite.partition(':')[2]}`",
+        ", ".join(f"`{member.name}`" for member in kind.may_have),
     )
     return f"| {' | '.join(cells)} |"
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from ..core.contract.client import EngineClient
 from ..core.errors import ConfigError, TokenmillError
-from ..core.suggest import near_and_known
+from ..core.wording.suggest import near_and_known
 from . import live, operations
 from .anthropic.messages import count_tokens, create_message
 from .http.answer_headers import AddHeaders

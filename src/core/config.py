@@ -11,8 +11,8 @@ import msgspec
 
 from .errors import ConfigError
 from .kinds import KINDS, SLOTS
-from .pooling import Pooling
-from .sampling_params import MODEL, sampled_in
+from .requests.pooling import Pooling
+from .requests.sampling_params import MODEL, sampled_in
 from .settings.checking import check_value
 from .settings.compilation import (
     capture_sizes,
@@ -26,7 +26,7 @@ from .settings.multimodal import check_limits
 from .settings.refused import refusal
 from .settings.sampling_defaults import read_sampling_defaults
 from .settings.speculation import SpeculationSettings, read_speculation
-from .suggest import did_you_mean
+from .wording.suggest import did_you_mean
 
 T = TypeVar("T")
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)

@@ -10,8 +10,19 @@ from __future__ import annotations
 from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from .members import (
+    CALL_ID_LENGTH,
+    DESCRIBES_TOOLS,
+    IS_DETERMINISTIC,
+    NEEDS_HIDDEN_STATES,
+    PARSES,
+    PREPARE,
+    PROPOSES,
+    WRITE_SAMPLE,
+    Member,
+)
 from .settings.declaration import setting
-from .suggest import near_and_known
+from .wording.suggest import near_and_known
 
 if TYPE_CHECKING:  # only for type checkers: contracts are in the layer above
     from .contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
@@ -44,6 +55,8 @@ class Kind(Generic[P]):
     provisional."""
     needs: tuple[str, ...] = ()
     """Attributes that every provider must have."""
+    may_have: tuple[Member[Any], ...] = ()
+    """Attributes that a provider may have."""
     choose: Literal["one", "all", "request", "model"] = "one"
     """The providers that are used: the one that a flag or plugins.toml chooses; all of the enabled
     plugins; those whose arguments a request names; the one that a model's files name."""
@@ -58,6 +71,10 @@ class Kind(Generic[P]):
 
     def __str__(self) -> str:
         return self.name
+
+    def lacks(self, provider: object) -> list[str]:
+        """The needed attributes that an object does not have."""
+        return [name for name in self.needs if not hasattr(provider, name)]
 
     @property
     def is_slot(self) -> bool:
@@ -178,6 +195,7 @@ MODEL_IMPL: Kind[Any] = Kind(
     suite="model:ModelImplConformance",
     runs="worker",
     needs=("reasons_against", "__call__"),
+    may_have=(WRITE_SAMPLE,),
     has_auto=True,
     flag=setting(
         None,
@@ -211,6 +229,7 @@ SPECULATIVE_METHOD: Kind[SpeculativeMethod] = Kind(
     runs="worker",
     tier="stable",
     needs=("propose",),
+    may_have=(PREPARE, NEEDS_HIDDEN_STATES, PROPOSES, IS_DETERMINISTIC),
     hook="propose",
     flag=setting(
         None,
@@ -220,8 +239,7 @@ SPECULATIVE_METHOD: Kind[SpeculativeMethod] = Kind(
         group="speculation",
     ),
 )
-"""`--speculative-model` and the keys of `--speculative-config` fill the options of a method. One
-with `proposes = False` is never called."""
+"""`--speculative-model` and the keys of `--speculative-config` fill the options of a method."""
 DRAFT_LENGTH: Kind[DraftLengthPolicy] = Kind(
     name="draft_length",
     does="draft lengths",
@@ -229,6 +247,7 @@ DRAFT_LENGTH: Kind[DraftLengthPolicy] = Kind(
     runs="engine",
     tier="stable",
     needs=("choose", "observe", "forget"),
+    may_have=(IS_DETERMINISTIC,),
     switch="speculative_adaptive",
     flag=setting(
         None,
@@ -244,6 +263,7 @@ TOOL_CALL_PARSER: Kind[ToolCallParser] = Kind(
     runs="api",
     tier="stable",
     needs=("reasons_against", "parse", "needs_special_tokens", "call_syntax"),
+    may_have=(DESCRIBES_TOOLS, CALL_ID_LENGTH, PARSES),
     has_auto=True,
     flag=setting(
         None,
@@ -260,6 +280,7 @@ REASONING_PARSER: Kind[ReasoningParser] = Kind(
     runs="api",
     tier="stable",
     needs=("reasons_against", "parse", "needs_special_tokens", "marks"),
+    may_have=(PARSES,),
     has_auto=True,
     flag=setting(
         None,
@@ -275,6 +296,7 @@ ROUTER: Kind[Router] = Kind(
     runs="api",
     tier="stable",
     needs=("route", "forget"),
+    may_have=(IS_DETERMINISTIC,),
     flag=setting(
         None,
         "policy that chooses the replica of each request, with --data-parallel-size: prefix-aware, "
@@ -314,6 +336,7 @@ WEIGHT_FORMAT: Kind[Any] = Kind(
     suite="weight_format:WeightFormatConformance",
     runs="worker",
     needs=("__call__",),
+    may_have=(WRITE_SAMPLE,),
     choose="model",
 )
 """The name of a provider is a `quant_method` of `quantization_config` in config.json. A factory

@@ -23,11 +23,11 @@ from tokenmill.api.parsing.chosen_parsers import build_answer_parsers
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.plugin_info import HookStats, PluginInfo
 from tokenmill.core.errors import ConfigError, EngineStoppedError, TokenmillError
-from tokenmill.core.grammar import Grammar, GrammarKind
 from tokenmill.core.host.routing import build_router
 from tokenmill.core.interfaces import ChatFormat
 from tokenmill.core.log import event_fields
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.grammar import Grammar, GrammarKind
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell.engine_shell import EngineShell
 from tokenmill.testing.simulated.drafting import DraftingSettings
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from ...core.contract.client import EngineClient
 from ...core.errors import InvalidRequestError
-from ...core.sampling_params import OutputKind, SamplingParams
+from ...core.requests.sampling_params import OutputKind, SamplingParams
 from ..http.errors import own_names
 from ..http.ignored_fields import name_ignored
 from ..serving.answers import LONG_ANSWER, Outputs, TokenCounts, TokenTally

@@ -13,7 +13,7 @@ from ...core.errors import CONTAINED, InvalidRequestError, PluginError, RequestF
 from ...core.host.calling.guard import ADMITS, Guard
 from ...core.host.plugin_set import PluginSet
 from ...core.kinds import TRANSFORM
-from ...core.request_options import RequestOptions
+from ...core.requests.request_options import RequestOptions
 from .parser_guards import ParserGuards
 
 _Maker = tuple[Guard, Callable[[], AnswerTransform]]

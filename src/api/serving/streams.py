@@ -11,8 +11,8 @@ from starlette.requests import Request
 from ...core.contract.client import EngineClient, RequestStream
 from ...core.errors import RateLimitedError
 from ...core.outputs import CompletionOutput, FinishReason, RequestOutput
-from ...core.request_options import RequestOptions
-from ...core.sampling_params import OutputKind, SamplingParams
+from ...core.requests.request_options import RequestOptions
+from ...core.requests.sampling_params import OutputKind, SamplingParams
 from ..http.answer_headers import add_header
 from ..http.errors import APIError, shutting_down
 from ..http.keys.auth import key_holder

@@ -10,8 +10,8 @@ from ..contract.plugin_info import PluginInfo, PluginState, Source, normalize
 from ..contract.registry import Provider, Registry, label
 from ..contract.start_calls import START_CALLS
 from ..errors import CONTAINED, PluginError, describe
-from ..suggest import did_you_mean, listed
-from ..tracebacks import plugin_frames_first
+from ..wording.suggest import did_you_mean, listed
+from ..wording.tracebacks import plugin_frames_first
 from .discovery import (
     check_api,
     check_own_installation,

@@ -18,7 +18,7 @@ from ..contract.plugin_info import normalize
 from ..contract.provider_options import FOUND
 from ..errors import ConfigError
 from ..kinds import KINDS, SLOTS
-from ..suggest import near_and_known
+from ..wording.suggest import near_and_known
 
 FILE_NAME = "plugins.toml"
 _NAMED = tuple(name for name, kind in KINDS.items() if kind.choose in ("all", "request"))

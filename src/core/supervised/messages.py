@@ -16,7 +16,7 @@ from ..contract.registry import ONLY_REPLICA, Replica
 from ..interfaces import ModelInfo
 from ..outputs import RequestOutput
 from ..plan import TokenLogprobs
-from ..processes.messages import Message, NotStarted, Refused, Stage
+from ..processes.channels.messages import Message, NotStarted, Refused, Stage
 from ..processes.place import WHOLE_MACHINE, Place
 from ..shell.checking import CheckedRequest
 

@@ -21,7 +21,7 @@ from ...backends.grammar.base import (
     Matcher,
 )
 from ...backends.grammar.grammars import allow_all
-from ...core.grammar import Grammar, GrammarKind
+from ...core.requests.grammar import Grammar, GrammarKind
 from .suites import suite
 
 BackendClass = type[GrammarBackend]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ...backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
-from ...core.read_only_collections import ReadOnlyList
+from ...core.requests.read_only_collections import ReadOnlyList
 from ..toy_tokenizer import ToyTokenizer
 from .suites import suite
 

@@ -14,9 +14,10 @@ import torch
 
 from ...backends.linear.base import LinearSpec
 from ...backends.linear.torch import TorchLinear
-from ...backends.models.base import LoadOptions, Model, ModelImpl, ModelSpec
+from ...backends.models.base import SINKS, LoadOptions, Model, ModelImpl, ModelSpec
 from ...backends.models.opening import describe
 from ...core.interfaces import no_progress
+from ...core.members import WRITE_SAMPLE
 from .suites import suite
 
 ImplClass = type[ModelImpl]
@@ -80,8 +81,7 @@ def _sinks_of(model: Model) -> Sequence[torch.Tensor | None]:
     config = model.config
     if not config.features.attention_sinks:
         return [None] * config.num_layers
-    sinks: Sequence[torch.Tensor] = getattr(model, "sinks", ())
-    return [*sinks, *[None] * config.num_layers][: config.num_layers]
+    return [*SINKS.of(model), *[None] * config.num_layers][: config.num_layers]
 
 
 def _check_sinks(model: Model) -> None:
@@ -197,7 +197,7 @@ class ModelImplConformance:
 def _load(model_impl: ImplClass, path: Path | None, folder: Path) -> Model:
     """Load a model directory, or the sample that is written to `folder`, in float32 on the CPU."""
     if path is None:
-        write = getattr(model_impl, "write_sample", None)
+        write = WRITE_SAMPLE.of(model_impl)
         if write is None:
             pytest.skip("the implementation has no write_sample(folder), and there is no model")
         write(folder)

@@ -16,7 +16,7 @@ from ...core.contract.providers.transforming import (
     Transformed,
 )
 from ...core.errors import InvalidRequestError
-from ...core.request_options import RequestOptions
+from ...core.requests.request_options import RequestOptions
 from .hosting import take
 from .reporting import Report, report_time
 from .suites import suite

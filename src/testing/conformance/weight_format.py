@@ -19,6 +19,7 @@ from ...backends.weights.quantization.method import Method, Parts
 from ...backends.weights.quantization.methods import ReadMethod
 from ...backends.weights.quantization.sample import QuantizedSample
 from ...core.errors import ConfigError
+from ...core.members import WRITE_SAMPLE
 from .suites import suite
 
 WriteSample = Callable[[torch.Tensor], QuantizedSample]
@@ -173,7 +174,7 @@ class WeightFormatConformance:
 
 def _sample(reader: ReadMethod, write_sample: WriteSample | None) -> QuantizedSample:
     """A random matrix, quantized by the provider."""
-    write: WriteSample | None = write_sample or getattr(reader, "write_sample", None)
+    write: WriteSample | None = write_sample or WRITE_SAMPLE.of(reader)
     if write is None:
         pytest.skip("the weight format has no write_sample(weights)")
     generator = torch.Generator().manual_seed(0)

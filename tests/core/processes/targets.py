@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 
-from tokenmill.core.processes.board import receive_board
+from tokenmill.core.processes.channels.frames import receive, send
 from tokenmill.core.processes.child import spawn
-from tokenmill.core.processes.frames import receive, send
+from tokenmill.core.processes.watching.board import receive_board
 
 
 def echo(sock: socket.socket) -> None:

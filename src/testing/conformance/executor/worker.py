@@ -9,7 +9,7 @@ from ....backends.execution.workers.worker import RankModel
 from ....core.config import EngineConfig
 from ....core.interfaces import Progress, no_progress
 from ....core.plan import Grant, RequestStart, StepPlan, StepResult
-from ....core.sampling_params import SamplingParams
+from ....core.requests.sampling_params import SamplingParams
 from ...simulated.executor import SimulatedExecutor
 
 NUM_BLOCKS, BLOCK_SIZE, VOCAB_SIZE = 2**15, 16, 1000

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 from ....core.contract.parsing.answer_parsers import ToolCallParser
+from ....core.members import DESCRIBES_TOOLS
 from ..hosting import take
 from ..reporting import Report, report_time
 from ..suites import suite
@@ -59,7 +60,7 @@ def check_calls_in_its_syntax_are_read(tool_call_parser: object) -> None:
     """Calls that `call_syntax` demands are found. A parser that describes tools needs one."""
     parser = cast(ToolCallParser, take(tool_call_parser))
     syntax, names = parser.call_syntax, [tool.name for tool in TOOLS]
-    assert syntax or not getattr(parser, "describes_tools", False), "call_syntax is None"
+    assert syntax or not DESCRIBES_TOOLS.of(parser), "call_syntax is None"
     if syntax is None:
         return
     calls = [f"{syntax.begin.replace('NAME', name)}{{}}{syntax.end}" for name in names]

@@ -11,8 +11,8 @@ from ....core.contract.client import Load
 from ....core.contract.policy import Refusal, RequestView
 from ....core.engine.request import Request
 from ....core.errors import RequestFailedError
-from ....core.request_options import RequestOptions
-from ....core.sampling_params import SamplingParams
+from ....core.requests.request_options import RequestOptions
+from ....core.requests.sampling_params import SamplingParams
 from ..hosting import fresh, load_host
 from ..kept_memory import describe_growth
 from ..reporting import Report, report_growth, report_time

@@ -13,7 +13,8 @@ import pytest
 from ....core.contract.providers.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
 from ....core.contract.providers.speculation import SpeculationLimits
 from ....core.engine.request import Request
-from ....core.sampling_params import SamplingParams
+from ....core.members import IS_DETERMINISTIC
+from ....core.requests.sampling_params import SamplingParams
 from ..engine import speculating as engine
 from ..engine.checks import compare_plans
 from ..engine.workload import EngineShape
@@ -71,7 +72,7 @@ def check_nothing_is_kept_of_ended_requests(draft_length: object) -> None:
 @_every_shape
 def check_it_is_deterministic(draft_length: object, shape: EngineShape) -> None:
     """The same requests at the same times lead to the same plans."""
-    if not getattr(fresh(draft_length), "is_deterministic", True):
+    if not IS_DETERMINISTIC.of(fresh(draft_length)):
         pytest.skip("is_deterministic is False")
     compare_plans(*(engine.serve(draft_length, shape, kind=_KIND).plans for _ in range(2)))
 

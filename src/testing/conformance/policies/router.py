@@ -15,7 +15,8 @@ import pytest
 from ....core.contract.client import Load
 from ....core.contract.providers.routing import ReplicaView, Router
 from ....core.engine.blocks.pool import hash_chain, hash_root
-from ....core.request_options import RequestOptions
+from ....core.members import IS_DETERMINISTIC
+from ....core.requests.request_options import RequestOptions
 from ..hosting import fresh
 from ..kept_memory import check_nothing_is_kept
 from ..reporting import Report, report_time
@@ -78,7 +79,7 @@ def check_its_memory_has_a_limit(router: object) -> None:
 
 def check_it_is_deterministic(router: object) -> None:
     """The same requests and loads lead to the same answers."""
-    if not getattr(fresh(router), "is_deterministic", True):
+    if not IS_DETERMINISTIC.of(fresh(router)):
         pytest.skip("is_deterministic is False")
     first, second = _answers(_made(router)), _answers(_made(router))
     assert first == second, "two runs with the same requests differ"

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ....core.contract.providers.speculation import Draft, ProposalBatch
+from ....core.members import IS_DETERMINISTIC
 from ..engine import speculating as engine
 from ..engine.drafting import KIND, ProposeCall, ask, needs_hidden_states, prepare
 from ..engine.proposal_lives import end_of, one_life, only, random_calls
@@ -170,5 +171,5 @@ def _compare(
 
 
 def _skip_if_by_chance(given: object) -> None:
-    if not getattr(fresh(given), "is_deterministic", True):
+    if not IS_DETERMINISTIC.of(fresh(given)):
         pytest.skip("is_deterministic is False")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tokenmill.backends.execution.workers.executor import MultiProcess
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.processes.frames import receive, send
+from tokenmill.core.processes.channels.frames import receive, send
 from tokenmill.testing.conformance.executor.worker import make_spec
 
 

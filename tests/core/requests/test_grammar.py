@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tokenmill.core.errors import InvalidRequestError
-from tokenmill.core.grammar import MAX_CHOICES, MAX_GRAMMAR, Grammar, GrammarKind
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.grammar import MAX_CHOICES, MAX_GRAMMAR, Grammar, GrammarKind
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+from ..errors import InvalidRequestError
+from ..wording.suggest import did_you_mean
 from .checked_once import checked_once
-from .errors import InvalidRequestError
 from .read_only_collections import ReadOnlyDict
-from .suggest import did_you_mean
 
 MAX_METADATA_PAIRS = 16
 MAX_METADATA_KEY = 64

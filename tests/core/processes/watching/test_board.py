@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import signal
 
-from tokenmill.core.processes.board import (
+from tokenmill.core.processes.channels.frames import receive
+from tokenmill.core.processes.child import spawn
+from tokenmill.core.processes.watching.board import (
     CALL_BYTES,
     MAX_CALLS,
     NUM_STEPS,
     private_board,
     share_board,
 )
-from tokenmill.core.processes.child import spawn
-from tokenmill.core.processes.frames import receive
 
-from . import targets
+from .. import targets
 
 
 def test_a_parent_reads_what_a_killed_process_did() -> None:

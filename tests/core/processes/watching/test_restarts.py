@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenmill.core.processes.restarts import LONGEST_DELAY, PERIOD, Restarts
+from tokenmill.core.processes.watching.restarts import LONGEST_DELAY, PERIOD, Restarts
 
 
 def test_the_first_restart_comes_at_once_and_the_next_ones_wait_longer() -> None:

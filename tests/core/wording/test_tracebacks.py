@@ -10,7 +10,7 @@ import pluggy
 
 import tokenmill
 from tokenmill.core.log import EventFormatter
-from tokenmill.core.tracebacks import plugin_frames_first
+from tokenmill.core.wording.tracebacks import plugin_frames_first
 
 ENGINE = f"{Path(tokenmill.__file__).parent}/core/engine/step.py"
 OWN = f"{Path(tokenmill.__file__).parent}/plugins/orders/fcfs.py"

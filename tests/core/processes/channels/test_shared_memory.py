@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tokenmill.core.processes.shared_memory import (
+from tokenmill.core.processes.channels.shared_memory import (
     RING_BYTES,
     Channel,
     receive_memory,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.core.processes.frames import LENGTH, MAX_BYTES, FrameReader, frame, receive
+from tokenmill.core.processes.channels.frames import LENGTH, MAX_BYTES, FrameReader, frame, receive
 
 
 @given(messages=st.lists(st.binary(max_size=40)), size=st.integers(1, 50))

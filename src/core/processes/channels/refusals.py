@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import errors
+from ... import errors
 from .messages import NotStarted, Refused
 
 

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .shared_memory import receive_bytes, share_bytes
+from ..channels.shared_memory import receive_bytes, share_bytes
 
 WORD = 8
 NUM_WORDS = 16

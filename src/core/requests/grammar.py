@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import msgspec
 
+from ..errors import InvalidRequestError
 from .checked_once import checked_once
-from .errors import InvalidRequestError
 
 MAX_GRAMMAR = 1 << 17
 """Characters of a grammar's text. The largest schemas in public collections have half as many."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.core.processes.cpu_waits import ThreadTimes, family_times
-from tokenmill.core.processes.stalls import MAX_DISK, MAX_GROWTH, Stall, _waits_for_disk
+from tokenmill.core.processes.watching.cpu_waits import ThreadTimes, family_times
+from tokenmill.core.processes.watching.stalls import MAX_DISK, MAX_GROWTH, Stall, _waits_for_disk
 
 ENGINE, COMPILER = 100, 200
 Times = Mapping[int, Mapping[int, ThreadTimes]]

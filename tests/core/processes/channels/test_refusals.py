@@ -13,8 +13,8 @@ from tokenmill.core.errors import (
     RateLimitedError,
     TokenmillError,
 )
-from tokenmill.core.processes.messages import NotStarted, Refused, encode
-from tokenmill.core.processes.refusals import describe_refusal, not_started, raised_by
+from tokenmill.core.processes.channels.messages import NotStarted, Refused, encode
+from tokenmill.core.processes.channels.refusals import describe_refusal, not_started, raised_by
 
 decode = msgspec.msgpack.Decoder(Refused).decode
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tokenmill.core.sampling_params
+import tokenmill.core.requests.sampling_params
 from tokenmill.core.errors import InvalidRequestError
-from tokenmill.core.sampling_params import SAMPLED, OutputKind, SamplingParams
+from tokenmill.core.requests.sampling_params import SAMPLED, OutputKind, SamplingParams
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_a_parameter_of_vllm_that_does_not_exist_names_what_to_use(field: str, h
 
 
 def test_every_parameter_is_read_by_the_engine_or_a_backend() -> None:
-    declared = Path(tokenmill.core.sampling_params.__file__)
-    folders = (declared.parent, declared.parents[1] / "backends")
+    declared = Path(tokenmill.core.requests.sampling_params.__file__)
+    folders = (declared.parents[1], declared.parents[2] / "backends")
     files = [file for folder in folders for file in folder.rglob("*.py") if file != declared]
     read = set(re.findall(r"\.(\w+)", "\n".join(file.read_text("utf-8") for file in files)))
     assert len(SAMPLED) > 20 and set(SAMPLED) <= read

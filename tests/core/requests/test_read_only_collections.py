@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.core.read_only_collections import ReadOnlyDict, ReadOnlyList
+from tokenmill.core.requests.read_only_collections import ReadOnlyDict, ReadOnlyList
 
 READS = {"copy", "count", "fromkeys", "get", "index", "items", "keys", "values"}
 

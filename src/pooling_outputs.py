@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from .errors import RequestFailedError
-from .outputs import RequestOutput
-from .pooling import PoolingParams
+from .core.errors import RequestFailedError
+from .core.outputs import RequestOutput
+from .core.requests.pooling import PoolingParams
 
 T = TypeVar("T")
 

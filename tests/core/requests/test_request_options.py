@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tokenmill.core.errors import InvalidRequestError
-from tokenmill.core.request_options import RequestOptions
+from tokenmill.core.requests.request_options import RequestOptions
 
 
 @pytest.mark.parametrize(

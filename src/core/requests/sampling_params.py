@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal, Self, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from ..errors import InvalidRequestError, named
+from ..wording.value_errors import describe_type, explain_value
 from .checked_once import checked_once, frozen
-from .errors import InvalidRequestError, named
 from .grammar import Grammar
 from .pooling import Pooling
 from .read_only_collections import ReadOnlyDict
-from .value_errors import describe_type, explain_value
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16

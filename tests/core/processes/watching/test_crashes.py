@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.core.processes import crashes
-from tokenmill.core.processes.crashes import is_crash, num_oom_kills
+from tokenmill.core.processes.watching import crashes
+from tokenmill.core.processes.watching.crashes import is_crash, num_oom_kills
 
 
 def test_a_fault_and_an_end_by_itself_are_crashes_and_signals_of_others_are_not() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .errors import InvalidRequestError
+from ..errors import InvalidRequestError
 
 
 class Pooling(StrEnum):
