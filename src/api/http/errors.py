@@ -14,6 +14,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from ...core.errors import (
     NAME_MARK,
@@ -25,6 +26,7 @@ from ...core.errors import (
 )
 from ...core.log import get_logger
 from . import anthropic_errors
+from .request_id import request_id_of
 from .request_log import CLIENT_LEFT, answer_stats
 
 log = get_logger("api")
@@ -136,27 +138,36 @@ def shutting_down(message: str) -> APIError:
     return APIError(503, message, code="stopped", retry_after=5.0)
 
 
-def error_body(error: APIError) -> bytes:
-    """The error as JSON."""
+def error_detail(error: APIError) -> ErrorDetail:
+    """The error in OpenAI's shape."""
     default = "invalid_request_error" if error.status < 500 else "server_error"
-    detail = ErrorDetail(
+    return ErrorDetail(
         message=error.message,
         type=_TYPES.get(error.status, default),
         param=error.param,
         code=error.code,
     )
-    return msgspec.json.encode(ErrorBody(detail))
 
 
-def error_response(error: APIError, path: str = "") -> Response:
-    """The error as an HTTP answer, in the shape of the API that the request's path belongs to."""
+def error_body(error: APIError) -> bytes:
+    """The error as JSON."""
+    return msgspec.json.encode(ErrorBody(error_detail(error)))
+
+
+def error_response(error: APIError, scope: Scope | None = None) -> Response:
+    """The error as an HTTP answer, in the shape of the API that the request's path belongs to.
+
+    `scope`: the request's, if one could be read.
+    """
     headers = dict(error.headers)
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if path.endswith(anthropic_errors.PATHS):
-        body = anthropic_errors.anthropic_error_body(error.status, error.message)
+    if scope is not None and scope["path"].endswith(anthropic_errors.PATHS):
+        body = anthropic_errors.anthropic_error_body(
+            error.status, error.message, request_id_of(scope)
+        )
     else:
         body = error_body(error)
     return Response(body, error.status, headers=headers, media_type="application/json")
@@ -173,4 +184,4 @@ async def handle_error(request: Request, error: Exception) -> Response:
         found = APIError(405, text, headers=found.headers)
     if found.status != CLIENT_LEFT:  # the connection knows why
         answer_stats(request.scope).error = found.message
-    return error_response(found, request.scope["path"])
+    return error_response(found, request.scope)
