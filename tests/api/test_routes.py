@@ -174,9 +174,9 @@ def test_keys_and_their_limits_hold(packages: Packages, tmp_path: Path) -> None:
         ("/v1/models/mine", "which is a path of the server's own"),
         ("/debug/mine", "which is a path of the server's own"),
         ("/docs/mine", "which is a path of the server's own"),
-        ("/ask/", "a path is parts of letters"),
-        ("ask", "a path is parts of letters"),
-        ("/ask/{name}", "a path is parts of letters"),
+        ("/ask/", "must be parts of letters"),
+        ("ask", "must be parts of letters"),
+        ("/ask/{name}", "must be parts of letters"),
     ],
 )
 def test_a_route_that_hides_a_path_of_the_server_is_refused_at_the_start(

@@ -37,6 +37,7 @@ from .wrong import (
     preemptions,
     processors,
     routers,
+    routes,
     schedulers,
     speculators,
     transforms,
@@ -46,7 +47,7 @@ from .wrong import (
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
     (schedulers,),
-    (preemptions, parsers, routers, transforms),
+    (preemptions, parsers, routers, routes, transforms),
     (attentions, linears, models, weight_formats, processors),
     (orders, packages, observers, admissions, draft_lengths, grammars, executors),
     (speculators,),

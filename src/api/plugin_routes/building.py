@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import msgspec
 from starlette.routing import Route as HTTPRoute
 
 from ...core.config import EngineConfig
 from ...core.contract.plugin_info import Source
-from ...core.contract.providers.http_routes import Route
+from ...core.contract.providers.http_routes import reason_against
 from ...core.contract.registry import Provider
 from ...core.contract.start_calls import START_CALLS
 from ...core.errors import CONTAINED, PluginError, describe
@@ -24,8 +22,6 @@ from ..http.errors import ErrorShape
 from ..http.keys.auth import ADMIN_PREFIX
 from ..parsing.parser_guards import ParserGuards
 from .handling import GuardedRoute, error_shape, handle
-
-_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +82,8 @@ def _routes_of(provider: Provider, built: Any) -> tuple[Any, ...]:
 
 def _check(route: Any, source: Source, own: Iterable[HTTPRoute]) -> None:
     """Raise PluginError for a route that cannot work, or that hides one of the server's own."""
-    if not isinstance(route, Route):
-        raise PluginError(f"{source}: 'routes' must have Routes, got {route!r:.100}")
-    path, body = route.path, route.body
-    if not isinstance(path, str) or not _PATH.fullmatch(path):
-        raise PluginError(
-            f"{source} has the route {path!r:.100}; a path is parts of letters, digits and ._~- "
-            'after slashes, such as "/api/chat"'
-        )
+    if reason := reason_against(route):
+        raise PluginError(f"{source}: {reason}")
+    path = route.path
     if path.startswith(ADMIN_PREFIX) or any(one.path_regex.match(path) for one in own):
         raise PluginError(f"{source} has the route {path}, which is a path of the server's own")
-    if body is not None and not (isinstance(body, type) and issubclass(body, msgspec.Struct)):
-        raise PluginError(
-            f"{source}: the body of {path} must be a msgspec.Struct class, got {body!r:.100}"
-        )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import msgspec
+
 from ...grammar import Grammar
 from ...interfaces import ChatFormat, ModelInfo
 from ..parsing.answers import Delta
+
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,3 +155,18 @@ class Routes(Protocol):
         """The body of an error on these paths, also of the server's own errors: bytes or a value
         that is sent as JSON."""
         ...
+
+
+def reason_against(route: object) -> str | None:
+    """Why no server can have this route; None: it can be added."""
+    if not isinstance(route, Route):
+        return f"'routes' must have Routes, got {route!r:.100}"
+    path, body = route.path, route.body
+    if not isinstance(path, str) or not _PATH.fullmatch(path):
+        return (
+            f"the path {path!r:.100} of a route must be parts of letters, digits and ._~- after "
+            'slashes, such as "/api/chat"'
+        )
+    if body is not None and not (isinstance(body, type) and issubclass(body, msgspec.Struct)):
+        return f"the body of {path} must be a class of msgspec.Struct, got {body!r:.100}"
+    return None
