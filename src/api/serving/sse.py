@@ -45,7 +45,7 @@ class Framing(Generic[Event]):
 
 
 class Closing(Protocol):
-    """What a stream closes at its end: the engine requests of the call."""
+    """The engine requests of a call, which a stream closes at its end."""
 
     async def aclose(self) -> None: ...
 

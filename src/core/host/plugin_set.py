@@ -15,6 +15,7 @@ from ..errors import CONTAINED, PluginError, describe
 from ..suggest import did_you_mean, listed
 from ..tracebacks import plugin_frames_first
 from .discovery import (
+    OWN_DISTRIBUTION,
     check_api,
     check_own_installation,
     find_installed,
@@ -61,6 +62,10 @@ class PluginSet:
         self.sources: dict[str, Source] = {}
         """By the name that an object has in pluggy."""
         self._installed = find_installed()
+        own = {n for n, p in self._installed.items() if p.source.distribution == OWN_DISTRIBUTION}
+        self._off = own.difference(settings.builtin)
+        """Plugins of tokenmill that are off by default. A message about others does not list them.
+        """
         check_own_installation(self._installed.values(), settings.builtin)
 
     def is_current(self, settings: PluginSettings) -> bool:
@@ -127,7 +132,7 @@ class PluginSet:
         return self.registry.find(
             kind,
             name,
-            not_enabled=[p for p in self._installed if p not in self._seen()],
+            not_enabled=[p for p in self._installed if p not in self._seen() | self._off],
             left_out=[one.message for one in self.failed.values()],
         )
 

@@ -152,8 +152,8 @@ class Routes(Protocol):
     def routes(self) -> Sequence[Route]: ...
 
     def error(self, status: int, message: str) -> object:
-        """The body of an error on these paths, also of the server's own errors: bytes or a value
-        that is sent as JSON."""
+        """The body of an error on these paths, found by the handler or by the server: bytes, or
+        a value that is sent as JSON."""
         ...
 
 
