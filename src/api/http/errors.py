@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
+from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from ...core.errors import (
     NAME_MARK,
@@ -88,6 +90,11 @@ def _own(path: str, names: Mapping[str, str]) -> str:
     return path
 
 
+ErrorShape = Callable[[APIError], bytes]
+ERROR_SHAPES = "error_shapes"
+"""The app's state of this name has the shapes of errors of the paths that plugins add, by path."""
+
+
 class ErrorDetail(msgspec.Struct, kw_only=True):
     message: str
     type: str
@@ -148,18 +155,25 @@ def error_body(error: APIError) -> bytes:
     return msgspec.json.encode(ErrorBody(detail))
 
 
-def error_response(error: APIError, path: str = "") -> Response:
+def error_response(error: APIError, scope: Scope | None = None) -> Response:
     """The error as an HTTP answer, in the shape of the API that the request's path belongs to."""
     headers = dict(error.headers)
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if path.endswith(anthropic_errors.PATHS):
-        body = anthropic_errors.anthropic_error_body(error.status, error.message)
-    else:
-        body = error_body(error)
+    body = _body_for(scope, error) if scope is not None else error_body(error)
     return Response(body, error.status, headers=headers, media_type="application/json")
+
+
+def _body_for(scope: Scope, error: APIError) -> bytes:
+    path, shapes = get_route_path(scope), getattr(scope["app"].state, ERROR_SHAPES, {})
+    if path in shapes:
+        shape: ErrorShape = shapes[path]
+        return shape(error)
+    if path.endswith(anthropic_errors.PATHS):
+        return anthropic_errors.anthropic_error_body(error.status, error.message)
+    return error_body(error)
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
@@ -173,4 +187,4 @@ async def handle_error(request: Request, error: Exception) -> Response:
         found = APIError(405, text, headers=found.headers)
     if found.status != CLIENT_LEFT:  # the connection knows why
         answer_stats(request.scope).error = found.message
-    return error_response(found, request.scope["path"])
+    return error_response(found, request.scope)
