@@ -40,10 +40,13 @@ def page() -> str:
 
 def row(kind: Kind[Any]) -> str:
     flag = f"`--{kind.name.replace('_', '-')}`"
+    chosen = CHOSEN_BY.get(kind.choose, flag)
+    if kind.choose == "all" and kind.flag is not None:
+        chosen = f"{flag}, {chosen}"
     cells = (
         kind.does,
         f"`{kind.name.upper()}`",
-        CHOSEN_BY.get(kind.choose, flag),
+        chosen,
         RUNS[kind.runs],
         kind.tier,
         f"`{kind.suite.partition(':')[2]}`",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import fields, replace
 from typing import Any
@@ -20,7 +20,7 @@ from . import live, operations
 from .anthropic.messages import count_tokens, create_message
 from .http.answer_headers import AddHeaders
 from .http.docs_page import route as docs_page
-from .http.errors import APIError, handle_error
+from .http.errors import ERROR_SHAPES, APIError, handle_error
 from .http.host_check import CheckHost
 from .http.keys.auth import RequireKey
 from .http.keys.ring import KeyRing
@@ -30,6 +30,7 @@ from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
 from .openai.embeddings import create_embeddings
 from .parsing.chosen_parsers import build_answer_parsers
+from .plugin_routes.building import build_routes
 from .responses.route import create_response
 from .serving.context import AppContext, ServerSettings
 
@@ -63,6 +64,7 @@ ADMIN_ROUTES = (
     Route("/debug/requests/{name:path}", operations.explain_request),
 )
 """Routes that change or reveal the server's inside. They exist only with an admin key."""
+PAGES = (*docs_page.ROUTES, *live.ROUTES)
 
 
 def create_app(
@@ -82,17 +84,18 @@ def create_app(
     settings, if the program reloads the key file.
 
     Raises ConfigError for an unknown option, an empty key and a key file that cannot be used, and
-    PluginError if the chosen parsers of answers cannot be built. With an engine that is not
-    started, the lifespan raises PluginError, and what `engine.start` raises.
+    PluginError if parsers of answers or routes of plugins cannot be built. With an engine that is
+    not started, the lifespan raises PluginError, and what `engine.start` raises.
     """
     settings = _changed(settings or ServerSettings(), options)
     keys = keys or make_key_ring(settings)
+    routes = [
+        *ROUTES,
+        *(ADMIN_ROUTES if keys.has_admin else ()),
+        *(PAGES if settings.ui else ()),
+    ]
     app: Starlette = Starlette(
-        routes=[
-            *ROUTES,
-            *(ADMIN_ROUTES if keys.has_admin else ()),
-            *((*docs_page.ROUTES, *live.ROUTES) if settings.ui else ()),
-        ],
+        routes=routes,
         middleware=_middleware(settings, keys),
         exception_handlers={
             APIError: handle_error,
@@ -100,28 +103,35 @@ def create_app(
             HTTPException: handle_error,
             Exception: handle_error,
         },
-        lifespan=lambda _: _lifespan(app, engine, settings),  # its argument may be another app
+        lifespan=lambda _: _lifespan(
+            app, engine, settings, routes
+        ),  # its argument may be another app
     )
     app.router.redirect_slashes = False  # a redirect's address would come from the Host header
     if engine.is_started:
-        _open(app, engine, settings)
+        _open(app, engine, settings, routes)
     return app
 
 
-def _open(app: Starlette, engine: EngineClient, settings: ServerSettings) -> None:
+def _open(
+    app: Starlette, engine: EngineClient, settings: ServerSettings, own: Sequence[Route]
+) -> None:
     parsers = build_answer_parsers(engine.config, engine.tokenizer.chat_format)
+    added = build_routes(engine.config, parsers.guards, (*ROUTES, *ADMIN_ROUTES, *PAGES))
+    app.router.routes[:] = [*own, *added.routes]
+    setattr(app.state, ERROR_SHAPES, added.error_shapes)
     app.state.context = AppContext(engine=engine, settings=settings, parsers=parsers)
 
 
 @asynccontextmanager
 async def _lifespan(
-    app: Starlette, engine: EngineClient, settings: ServerSettings
+    app: Starlette, engine: EngineClient, settings: ServerSettings, own: Sequence[Route]
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         if not engine.is_started:
             stack.push_async_callback(engine.close)
             await engine.start()
-        _open(app, engine, settings)
+        _open(app, engine, settings, own)
         yield
 
 

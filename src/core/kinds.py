@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # only for type checkers: contracts are in the layer above
     from .contract.policy import SchedulingPolicy
     from .contract.providers.deciders import Admission, PreemptionMode, Scheduler, SpeculativeMethod
     from .contract.providers.draft_length import DraftLengthPolicy
+    from .contract.providers.http_routes import Routes
     from .contract.providers.routing import Router
     from .contract.providers.transforming import Transform
 
@@ -61,7 +62,7 @@ class Kind(Generic[P]):
     """The providers that are used: the one that a flag or plugins.toml chooses; all of the enabled
     plugins; those whose arguments a request names; the one that a model's files name."""
     flag: Field[str | None] | None = None
-    """The setting that chooses a provider."""
+    """The setting that chooses a provider. For "all", it enables the plugins of these names."""
     hook: str | None = None
     """The hook through which the engine calls its providers; None: they are called directly."""
     switch: str | None = None
@@ -311,6 +312,20 @@ TRANSFORM: Kind[Transform] = Kind(
     runs="api",
     needs=("begin",),
     choose="all",
+)
+ROUTE: Kind[Routes] = Kind(
+    name="route",
+    does="further paths of the HTTP API",
+    suite="http_routes.suite:RouteConformance",
+    runs="api",
+    needs=("routes", "error"),
+    choose="all",
+    flag=setting(
+        None,
+        "further paths of the HTTP API: ollama (Ollama's API), or a plugin's name; several with "
+        "commas; default: only the server's own paths",
+        group="answers",
+    ),
 )
 OBSERVER: Kind[object | None] = Kind(
     name="observer",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .conformance.engine.workload import Job as Job
     from .conformance.executor.suite import ExecutorConformance as ExecutorConformance
     from .conformance.grammar import GrammarConformance as GrammarConformance
+    from .conformance.http_routes.suite import RouteConformance as RouteConformance
     from .conformance.linear.suite import LinearConformance as LinearConformance
     from .conformance.logits import LogitsProcessorConformance as LogitsProcessorConformance
     from .conformance.model import ModelImplConformance as ModelImplConformance

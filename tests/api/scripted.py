@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -70,9 +71,16 @@ class ScriptedExecutor(SimulatedExecutor):
 
 @contextlib.contextmanager
 def scripted_server(
-    template: str = TEMPLATE, grammars: GrammarChecker | None = None, **options: str
+    template: str = TEMPLATE,
+    *,
+    grammars: GrammarChecker | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: str,
 ) -> Iterator[tuple[Served, ScriptedExecutor]]:
-    """A server and its model, which follows no grammar; `options` are fields of EngineConfig."""
+    """A server and a model, which follows no grammar.
+
+    `options` are fields of EngineConfig, `settings` of ServerSettings.
+    """
     tokenizer = byte_tokenizer(template)
     executor = ScriptedExecutor(tokenizer)
 
@@ -83,5 +91,5 @@ def scripted_server(
         )
 
     engine = local_engine(EngineConfig(disable_log_stats=True, **options), build)
-    with serve_engine(engine) as served:
+    with serve_engine(engine, **settings or {}) as served:
         yield served, executor

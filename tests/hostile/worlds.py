@@ -34,7 +34,7 @@ from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tok
 
 from .computing import COMPUTING
 from .places import NAME, Place
-from .serving import SERVING
+from .serving import ROUTE_PATH, SERVING
 from .variants import ACTS, FAULTS, Outcome, Variant
 
 PATIENCE = 60.0
@@ -219,6 +219,10 @@ def _in_the_server(where: str, place: Place) -> Outcome:
                 raise Unexpected(f"nothing names the plugin: {answer.text}")
         elif (text := answer.json()["choices"][0]["message"]["content"]) != model.says:
             raise Unexpected(f"the answer was {text!r}")
+        if place.kind == "route":
+            text = http.get(ROUTE_PATH).text
+            if (fails := '"error"' in text) and NAME not in text:
+                raise Unexpected(f"nothing names the plugin: {text}")
         found = http.get("/plugins").json()
     [plugin] = [one for one in found["plugins"] if one["name"] == NAME]
     hooks = [one["failures"] for one in found["hooks"] if one["plugin"] == NAME]

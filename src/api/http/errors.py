@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
+from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -90,6 +91,11 @@ def _own(path: str, names: Mapping[str, str]) -> str:
     return path
 
 
+ErrorShape = Callable[[APIError], bytes]
+ERROR_SHAPES = "error_shapes"
+"""The app's state of this name has the shapes of errors of the paths that plugins add, by path."""
+
+
 class ErrorDetail(msgspec.Struct, kw_only=True):
     message: str
     type: str
@@ -164,13 +170,20 @@ def error_response(error: APIError, scope: Scope | None = None) -> Response:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if scope is not None and scope["path"].endswith(anthropic_errors.PATHS):
-        body = anthropic_errors.anthropic_error_body(
+    body = _body_for(scope, error) if scope is not None else error_body(error)
+    return Response(body, error.status, headers=headers, media_type="application/json")
+
+
+def _body_for(scope: Scope, error: APIError) -> bytes:
+    path, shapes = get_route_path(scope), getattr(scope["app"].state, ERROR_SHAPES, {})
+    if path in shapes:
+        shape: ErrorShape = shapes[path]
+        return shape(error)
+    if path.endswith(anthropic_errors.PATHS):
+        return anthropic_errors.anthropic_error_body(
             error.status, error.message, request_id_of(scope)
         )
-    else:
-        body = error_body(error)
-    return Response(body, error.status, headers=headers, media_type="application/json")
+    return error_body(error)
 
 
 async def handle_error(request: Request, error: Exception) -> Response:

@@ -48,7 +48,7 @@ def build_answer_parsers(config: EngineConfig, chat: ChatFormat | None) -> Answe
 
     Raises PluginError with a one-line message.
     """
-    plugins = enabled_plugins(config.plugins_file)
+    plugins = enabled_plugins(config)
     guards = ParserGuards()
     transforms = build_transforms(plugins, guards)
     if chat is None:

@@ -33,7 +33,7 @@ from .choice import choose
 from .hook_checks import SLOT_HOOKS, marked_names
 from .logits_processors import FoundProcessor
 from .plugin_set import PluginSet
-from .plugins_file import NamedSetting, read_settings
+from .plugins_file import NamedSetting, settings_of
 
 log = get_logger("plugins")
 
@@ -69,7 +69,7 @@ def build_plugins(
 
     Raises PluginError or ConfigError with a one-line message.
     """
-    settings = read_settings(config.plugins_file)
+    settings = settings_of(config)
     if settings.origin == FOUND:
         log.info("plugins_file_found", path=str(Path(FOUND).absolute()))
     plugins = PluginSet(settings)

@@ -254,6 +254,7 @@ def _check_types(params: SamplingParams) -> None:
         name, text = explain_value(error, _Sampled)
         assert name is not None, "the values are an object"
         got = "" if ", got" in text else f", got {values[name]!r:.40}"
+        text = text.replace(name, named(name), 1)
         raise InvalidRequestError(text + got, param=name) from error
 
 
@@ -304,4 +305,4 @@ def _check_bytes(encoded: bytes) -> None:
 
 
 def _invalid(param: str, what: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{param} {what}", param=param)
+    return InvalidRequestError(f"{named(param)} {what}", param=param)
