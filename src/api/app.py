@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import fields, replace
 from typing import Any
@@ -13,6 +13,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
+from ..core.config import EngineConfig
 from ..core.contract.client import EngineClient
 from ..core.errors import ConfigError, TokenmillError
 from ..core.wording.suggest import near_and_known
@@ -30,7 +31,8 @@ from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
 from .openai.embeddings import create_embeddings
 from .parsing.chosen_parsers import build_answer_parsers
-from .plugin_routes.building import build_routes
+from .parsing.parser_guards import ParserGuards
+from .plugin_routes.building import PluginRoutes, build_routes
 from .responses.route import create_response
 from .serving.context import AppContext, ServerSettings
 
@@ -71,6 +73,7 @@ def create_app(
     engine: EngineClient,
     settings: ServerSettings | None = None,
     keys: KeyRing | None = None,
+    routes: PluginRoutes | None = None,
     **options: Any,
 ) -> Starlette:
     """An ASGI app with the server's HTTP API, for your own server or to mount in another app.
@@ -81,7 +84,8 @@ def create_app(
 
     `options` are fields of ServerSettings, and change `settings`:
     `create_app(engine, api_keys=["secret"])`. `keys`: the result of `make_key_ring` for the
-    settings, if the program reloads the key file.
+    settings, if the program reloads the key file. `routes`: those of plugins, if the program has
+    built them before it starts the engine.
 
     Raises ConfigError for an unknown option, an empty key and a key file that cannot be used, and
     PluginError if parsers of answers or routes of plugins cannot be built. With an engine that is
@@ -89,13 +93,15 @@ def create_app(
     """
     settings = _changed(settings or ServerSettings(), options)
     keys = keys or make_key_ring(settings)
-    routes = [
-        *ROUTES,
-        *(ADMIN_ROUTES if keys.has_admin else ()),
-        *(PAGES if settings.ui else ()),
-    ]
+    routes = routes or plugin_routes(engine.config)
+    guards = routes.guards
     app: Starlette = Starlette(
-        routes=routes,
+        routes=[
+            *ROUTES,
+            *(ADMIN_ROUTES if keys.has_admin else ()),
+            *(PAGES if settings.ui else ()),
+            *routes.routes,
+        ],
         middleware=_middleware(settings, keys),
         exception_handlers={
             APIError: handle_error,
@@ -103,35 +109,36 @@ def create_app(
             HTTPException: handle_error,
             Exception: handle_error,
         },
-        lifespan=lambda _: _lifespan(
-            app, engine, settings, routes
-        ),  # its argument may be another app
+        lifespan=lambda _: _lifespan(app, engine, settings, guards),  # it may get another app
     )
+    setattr(app.state, ERROR_SHAPES, routes.error_shapes)
     app.router.redirect_slashes = False  # a redirect's address would come from the Host header
     if engine.is_started:
-        _open(app, engine, settings, routes)
+        _open(app, engine, settings, guards)
     return app
 
 
+def plugin_routes(config: EngineConfig) -> PluginRoutes:
+    """The routes of the enabled plugins. Raises PluginError if one of them cannot be added."""
+    return build_routes(config, (*ROUTES, *ADMIN_ROUTES, *PAGES))
+
+
 def _open(
-    app: Starlette, engine: EngineClient, settings: ServerSettings, own: Sequence[Route]
+    app: Starlette, engine: EngineClient, settings: ServerSettings, guards: ParserGuards
 ) -> None:
-    parsers = build_answer_parsers(engine.config, engine.tokenizer.chat_format)
-    added = build_routes(engine.config, parsers.guards, (*ROUTES, *ADMIN_ROUTES, *PAGES))
-    app.router.routes[:] = [*own, *added.routes]
-    setattr(app.state, ERROR_SHAPES, added.error_shapes)
+    parsers = build_answer_parsers(engine.config, engine.tokenizer.chat_format, guards)
     app.state.context = AppContext(engine=engine, settings=settings, parsers=parsers)
 
 
 @asynccontextmanager
 async def _lifespan(
-    app: Starlette, engine: EngineClient, settings: ServerSettings, own: Sequence[Route]
+    app: Starlette, engine: EngineClient, settings: ServerSettings, guards: ParserGuards
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         if not engine.is_started:
             stack.push_async_callback(engine.close)
             await engine.start()
-        _open(app, engine, settings, own)
+        _open(app, engine, settings, guards)
         yield
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from tokenmill.plugins.routes import ollama
 
 from .scripted import PLAIN_TEMPLATE, ScriptedExecutor, scripted_server
 
@@ -156,6 +159,10 @@ def test_errors_have_ollamas_form_also_in_streams(server: Server) -> None:
     assert "format" in chat(http, "Hi", format="xml").json()["error"]
     assert chat(http, "Hi", messages=[{"role": "user", "images": ["x"]}]).status_code == 400
     assert isinstance(http.get("/api/chat").json()["error"], str)
+
+
+def test_the_contract_makes_a_wire_format_short() -> None:
+    assert len(Path(str(ollama.__file__)).read_text(encoding="utf-8").splitlines()) < 250
 
 
 def test_a_model_without_tools_says_so() -> None:

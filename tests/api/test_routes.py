@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,12 @@ import httpx
 import pytest
 
 from tests.core.plugin_packages import Packages
-from tokenmill.api.app import PAGES, ROUTES
-from tokenmill.api.parsing.parser_guards import ParserGuards
-from tokenmill.api.plugin_routes.building import build_routes
+from tokenmill.api.app import create_app, plugin_routes
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import PluginError
 
 from .scripted import scripted_server
+from .serving import toy_engine
 
 HEADER = """
 import asyncio, msgspec
@@ -75,6 +75,7 @@ def register(registry):
 """
 SAYS = "It is late."
 JSON = "application/json"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -184,8 +185,21 @@ def test_a_route_that_hides_a_path_of_the_server_is_refused_at_the_start(
 ) -> None:
     packages.install("asking", CODE.replace("/ask/now", path), header=HEADER)
     with pytest.raises(PluginError, match=message) as found:
-        build_routes(EngineConfig(route="asking"), ParserGuards(), (*ROUTES, *PAGES))
+        plugin_routes(EngineConfig(route="asking"))
     assert "'asking'" in str(found.value) and "\n" not in str(found.value)
+
+
+def test_the_documented_route_answers(packages: Packages) -> None:
+    page = (ROOT / "docs/plugins/route.md").read_text(encoding="utf-8")
+    packages.install("asking", page.partition("```python\n")[2].partition("```")[0], header="")
+    with (
+        scripted_server(route="asking") as (served, model),
+        httpx.Client(base_url=served.url) as http,
+    ):
+        model.says = SAYS
+        found = http.post("/ask", json={"text": "Is it late?"}).json()
+        assert found == {"answer": SAYS, "tokens": len(SAYS) + 1}
+        assert "text" in http.post("/ask", json={}).json()["error"]
 
 
 def test_two_plugins_with_one_path_and_unknown_names_are_refused(packages: Packages) -> None:
@@ -197,7 +211,7 @@ def test_two_plugins_with_one_path_and_unknown_names_are_refused(packages: Packa
         "fcfs": "no route named 'fcfs'",
     }.items():
         with pytest.raises(PluginError, match=message):
-            build_routes(EngineConfig(route=route), ParserGuards(), ROUTES)
+            plugin_routes(EngineConfig(route=route))
 
 
 def test_without_the_flag_or_the_plugins_file_there_are_no_further_paths(
@@ -210,3 +224,17 @@ def test_without_the_flag_or_the_plugins_file_there_are_no_further_paths(
     packages.write_settings('[plugins]\nenable = ["asking"]\n')
     with scripted_server() as (served, _), httpx.Client(base_url=served.url) as http:
         assert http.get("/ask/now").status_code == 200
+
+
+def test_an_app_that_starts_its_own_engine_has_them(packages: Packages) -> None:
+    packages.install("asking", CODE, header=HEADER)
+
+    async def ask_inside() -> httpx.Response:
+        app = create_app(toy_engine(route="asking"))
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app=app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+                assert "asking" in (await http.get("/metrics")).text
+                return await http.get("/ask/now")
+
+    assert asyncio.run(ask_inside()).status_code == 200

@@ -43,13 +43,16 @@ class AnswerParsers:
         return self.demanded.call_syntax if self.demanded is not None else None
 
 
-def build_answer_parsers(config: EngineConfig, chat: ChatFormat | None) -> AnswerParsers:
-    """The parsers that flags or plugins.toml choose, or that fit the chat template.
+def build_answer_parsers(
+    config: EngineConfig, chat: ChatFormat | None, guards: ParserGuards | None = None
+) -> AnswerParsers:
+    """The parsers that flags or plugins.toml choose, or that fit the chat template. `guards`
+    already count other plugins of the server.
 
     Raises PluginError with a one-line message.
     """
     plugins = enabled_plugins(config)
-    guards = ParserGuards()
+    guards = guards or ParserGuards()
     transforms = build_transforms(plugins, guards)
     if chat is None:
         return AnswerParsers(transforms=transforms, guards=guards)

@@ -31,16 +31,16 @@ class PluginRoutes:
     routes: Sequence[HTTPRoute]
     error_shapes: Mapping[str, ErrorShape]
     """By path."""
+    guards: ParserGuards
+    """Count the calls of the handlers."""
 
 
-def build_routes(
-    config: EngineConfig, guards: ParserGuards, own: Sequence[HTTPRoute]
-) -> PluginRoutes:
+def build_routes(config: EngineConfig, own: Sequence[HTTPRoute]) -> PluginRoutes:
     """The routes of all enabled plugins. `own`: all routes that the server may have itself.
 
     Raises PluginError with a one-line message.
     """
-    plugins = enabled_plugins(config)
+    plugins, guards = enabled_plugins(config), ParserGuards()
     for name in config.named(ROUTE.name):
         plugins.find(ROUTE.name, name)
     sources: dict[str, Source] = {}
@@ -60,7 +60,7 @@ def build_routes(
             )
             routes.append(_http_route(guarded))
             shapes[route.path] = partial(error_shape, error)
-    return PluginRoutes(routes=routes, error_shapes=shapes)
+    return PluginRoutes(routes=routes, error_shapes=shapes, guards=guards)
 
 
 def _http_route(served: GuardedRoute) -> HTTPRoute:
