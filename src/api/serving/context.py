@@ -15,6 +15,7 @@ from ..http.body_budget import BodyBudget
 from ..http.errors import APIError
 from ..http.keys.usage import KeyUsage
 from ..parsing.chosen_parsers import AnswerParsers
+from .fingerprint import system_fingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,8 @@ class ServerSettings:
     """Prefix under which a proxy shows the server; requests may have it or not."""
     ui: bool = True
     """Serve the pages /live and /docs."""
+    per_request_metrics: bool = False
+    """Answers with one choice have vLLM's `metrics` object."""
     log_requests: bool = False
     """Log an event for each request. Successful GET requests are logged at debug level."""
     strict_fields: bool = False
@@ -72,9 +75,12 @@ class AppContext:
     bodies: BodyBudget = field(init=False)
     key_usage: KeyUsage = field(default_factory=KeyUsage)
     started_at: int = field(default_factory=lambda: int(time.time()))
+    fingerprint: str = field(init=False)
+    """The `system_fingerprint` of answers."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bodies", BodyBudget(self.settings.max_body_bytes))
+        object.__setattr__(self, "fingerprint", system_fingerprint(self.engine))
 
     @property
     def model_names(self) -> tuple[str, ...]:
