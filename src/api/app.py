@@ -32,6 +32,7 @@ from .openai.embeddings import create_embeddings
 from .parsing.chosen_parsers import build_answer_parsers
 from .responses.route import create_response
 from .serving.context import AppContext, ServerSettings
+from .tracing import profiling
 
 ROUTES = (
     Route("/", operations.index),
@@ -61,6 +62,9 @@ ADMIN_ROUTES = (
     Route("/debug/state", operations.debug_state),
     Route("/debug/requests", operations.slowest_requests),
     Route("/debug/requests/{name:path}", operations.explain_request),
+    Route("/debug/trace", profiling.trace),
+    Route("/start_profile", profiling.start_profile, methods=["POST"]),
+    Route("/stop_profile", profiling.stop_profile, methods=["POST"]),
 )
 """Routes that change or reveal the server's inside. They exist only with an admin key."""
 

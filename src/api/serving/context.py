@@ -64,6 +64,14 @@ class ServerSettings:
         return bool(self.api_keys or self.api_key_file)
 
 
+@dataclass(slots=True)
+class Profile:
+    """The profile that /start_profile starts and /stop_profile ends."""
+
+    began: float | None = None
+    """A time of the monotonic clock; None: there is none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
     """The engine and settings that the app's state holds for all routes."""
@@ -75,6 +83,7 @@ class AppContext:
     bodies: BodyBudget = field(init=False)
     key_usage: KeyUsage = field(default_factory=KeyUsage)
     started_at: int = field(default_factory=lambda: int(time.time()))
+    profile: Profile = field(default_factory=Profile)
     fingerprint: str = field(init=False)
     """The `system_fingerprint` of answers."""
 

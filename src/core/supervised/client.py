@@ -14,6 +14,7 @@ from ..contract.client import STALL_SECONDS, EngineClient, Load
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
 from ..contract.registry import Replica
+from ..contract.trace import Trace
 from ..host.calling.guard import Guard
 from ..host.metrics.hook_samples import with_hook_stats
 from ..host.routing import build_router
@@ -169,6 +170,9 @@ class SupervisedEngine:
 
     async def activity(self, after_step: int) -> tuple[Activity, ...]:
         return await self.replicas.activity(after_step)
+
+    async def trace(self, seconds: float) -> tuple[Trace, ...]:
+        return await self.replicas.trace(seconds)
 
     @property
     def router_guards(self) -> tuple[Guard, ...]:

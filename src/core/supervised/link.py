@@ -17,6 +17,7 @@ from ..contract.activity import Activity
 from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.registry import Replica
+from ..contract.trace import Trace
 from ..errors import EngineStoppedError, OverloadedError, TokenmillError
 from ..host.calling.running_calls import RunningCall, read_calls
 from ..interfaces import Progress
@@ -48,6 +49,8 @@ from .messages import (
     StartEngine,
     Stop,
     Submit,
+    TraceBack,
+    Traced,
     decode_from_engine,
 )
 from .stream import RemoteStream
@@ -333,6 +336,13 @@ class EngineLink(asyncio.Protocol):
         assert isinstance(answer, Observed)
         return answer.found
 
+    async def trace(self, seconds: float) -> Trace:
+        """Ask the engine for its last steps."""
+        number = next(self._numbers)
+        answer = await self._call(number, TraceBack(number, seconds))
+        assert isinstance(answer, Traced)
+        return answer.found
+
     async def _call(self, number: int, message: Message) -> Message:
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._calls[number] = waiting
@@ -363,6 +373,7 @@ class EngineLink(asyncio.Protocol):
                 | Report(number)
                 | Explained(number)
                 | Observed(number)
+                | Traced(number)
             ):
                 waiting = self._calls.get(number)
                 if waiting is not None and not waiting.done():

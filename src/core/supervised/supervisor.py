@@ -12,6 +12,7 @@ from ..contract.activity import Activity
 from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
+from ..contract.trace import Trace
 from ..errors import EngineStoppedError, TokenmillError, UnavailableError
 from ..interfaces import Progress, no_progress
 from ..log import get_logger
@@ -32,6 +33,8 @@ REPORT_SECONDS = 5.0
 """Time between two reports. A lost engine takes its counts since the last one with it."""
 ANSWER_SECONDS = 0.5
 """Time limit of a report. After it the last report is kept, because the engine may hang."""
+TRACE_SECONDS = 5.0
+"""Time limit of a trace, which may have millions of bytes."""
 START_SECONDS = 60.0
 START_FACTOR = 10.0
 """An engine that starts again has 60 seconds and ten times as long as the first one. Afterwards it
@@ -117,6 +120,13 @@ class EngineSupervisor:
         if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
                 return await asyncio.wait_for(link.activity(after_step), ANSWER_SECONDS)
+        return None
+
+    async def trace(self, seconds: float) -> Trace | None:
+        """The steps of the last seconds; None if the engine hangs or there is none."""
+        if (link := self.ready_link) is not None:
+            with suppress(TimeoutError, TokenmillError):
+                return await asyncio.wait_for(link.trace(seconds), TRACE_SECONDS)
         return None
 
     def render_metrics(self) -> bytes:
