@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..config import EngineConfig
@@ -60,10 +61,13 @@ class SupervisedEngine:
         progress: Progress = no_progress,
         stall_timeout: float = STALL_SECONDS,
         max_restarts: int = 5,
+        lost_steps: Path | None = None,
     ) -> None:
         """`target`: function of the child processes, see `processes.child.spawn`. `places`: one per
         engine. `stall_timeout`: see Load.is_stalled. `max_restarts`: maximum number of restarts of
-        one engine within ten minutes; at the next failure it is not started again."""
+        one engine within ten minutes; at the next failure it is not started again. `lost_steps`:
+        see EngineSetup."""
+        self._lost_steps = lost_steps
         self._suspects = CrashSuspects()
         self.replicas = Replicas(
             EngineSupervisor(
@@ -97,6 +101,7 @@ class SupervisedEngine:
             replica=replica,
             place=place,
             suspects=self._suspects,
+            lost_steps=self._lost_steps,
             on_loss=lambda: self._sender.forget(index),
             on_lost_request=lambda stream, error: self._sender.rescue(index, stream, error),
         )

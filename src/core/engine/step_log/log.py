@@ -174,6 +174,10 @@ class StepLog:
             self._stop_late(now)
         self._end_record(opened, result, now)
 
+    def opened(self, step_id: int) -> LoggedStep:
+        """The record of an open step."""
+        return self._open[step_id]
+
     def time(self, step_id: int, plan_seconds: float, device_from: float, device_to: float) -> None:
         """Note the measured times of an open step."""
         record = self._open[step_id]
