@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .core.config import EngineConfig
 from .core.contract.client import STALL_SECONDS
 from .core.contract.registry import ONLY_REPLICA, Replica
+from .core.errors import TokenmillError
 from .core.host.plugin_host import PluginHost
 from .core.interfaces import Progress, no_progress
 from .core.processes.free_memory import return_free_memory
@@ -263,7 +264,16 @@ def build_supervised_engine(
         progress=progress,
         stall_timeout=stall_timeout,
         max_restarts=max_restarts,
+        lost_steps=_lost_steps(),
     )
+
+
+def _lost_steps() -> Path | None:
+    """The folder for the last steps of engines that are lost."""
+    try:
+        return cache_folder() / "lost-engines"
+    except TokenmillError:  # there is no home directory
+        return None
 
 
 def run_engine_process(control: socket.socket, logs: socket.socket) -> None:

@@ -35,6 +35,7 @@ from .parsing.parser_guards import ParserGuards
 from .plugin_routes.building import PluginRoutes, build_routes
 from .responses.route import create_response
 from .serving.context import AppContext, ServerSettings
+from .tracing import profiling
 
 ROUTES = (
     Route("/", operations.index),
@@ -64,6 +65,9 @@ ADMIN_ROUTES = (
     Route("/debug/state", operations.debug_state),
     Route("/debug/requests", operations.slowest_requests),
     Route("/debug/requests/{name:path}", operations.explain_request),
+    Route("/debug/trace", profiling.trace),
+    Route("/start_profile", profiling.start_profile, methods=["POST"]),
+    Route("/stop_profile", profiling.stop_profile, methods=["POST"]),
 )
 """Routes that change or reveal the server's inside. They exist only with an admin key."""
 PAGES = (*docs_page.ROUTES, *live.ROUTES)

@@ -18,7 +18,7 @@ from typing import NoReturn
 from ..core.errors import ConfigError, TokenmillError
 from ..core.log import EventFormatter
 from ..version import __version__
-from .commands import completion, doctor, draft, generate, serve, top, why
+from .commands import completion, doctor, draft, generate, serve, top, trace, why
 from .commands.bench import command as bench
 from .commands.chat import command as chat
 from .commands.flags.parser import CommandParser
@@ -28,7 +28,10 @@ from .commands.simulate import command as simulate
 from .commands.tune import command as tune
 from .http.log_output import log_handler
 
-COMMANDS = (serve, generate, chat, plugins, simulate, bench, tune, model, draft, doctor, top, why)
+COMMANDS = (
+    *(serve, generate, chat, plugins, simulate, bench, tune, model, draft, doctor),
+    *(top, why, trace),
+)
 
 
 def make_parser() -> CommandParser:

@@ -14,7 +14,7 @@ from .anthropic.bodies import CountTokensBody, MessagesBody
 from .http import anthropic_errors
 from .http.anthropic_errors import AnthropicErrorBody
 from .http.errors import ErrorBody
-from .http.keys.auth import ADMIN_PREFIX, PUBLIC_PATHS
+from .http.keys.auth import ADMIN_PATHS, PUBLIC_PATHS
 from .openai.reading.bodies import (
     ChatBody,
     ChatMessageBody,
@@ -153,7 +153,7 @@ def _add_keys(document: dict[str, Any], settings: ServerSettings) -> None:
 
 
 def _needs_key(path: str, settings: ServerSettings) -> bool:
-    return path.startswith(ADMIN_PREFIX) or (settings.needs_key and path not in PUBLIC_PATHS)
+    return path.startswith(ADMIN_PATHS) or (settings.needs_key and path not in PUBLIC_PATHS)
 
 
 def _add_unsupported(components: dict[str, Any]) -> None:
@@ -228,7 +228,7 @@ def _statuses(path: str, settings: ServerSettings) -> Iterator[tuple[int, str]]:
     is_public = path in PUBLIC_PATHS
     conditions = {
         401: _needs_key(path, settings),
-        403: (settings.is_local and not settings.needs_key) or path.startswith(ADMIN_PREFIX),
+        403: (settings.is_local and not settings.needs_key) or path.startswith(ADMIN_PATHS),
         404: path in _BODIES or "{name}" in path,
         429: path in _GENERATING,
         500: True,

@@ -16,9 +16,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from starlette.routing import Route
 
 from tokenmill.api.app import ADMIN_ROUTES
-from tokenmill.api.http.keys.auth import ADMIN_PREFIX
+from tokenmill.api.http.keys.auth import ADMIN_PATHS
 from tokenmill.api.http.keys.file import read_key_file
 from tokenmill.api.http.keys.ring import KeyRing
 from tokenmill.api.stopping import Stopper
@@ -164,14 +165,19 @@ def test_the_official_client_waits_and_tries_again(served: Served) -> None:
 
 
 def test_every_admin_route_is_guarded_and_described() -> None:
-    assert all(route.path.startswith(ADMIN_PREFIX) for route in ADMIN_ROUTES)
+    assert all(route.path.startswith(ADMIN_PATHS) for route in ADMIN_ROUTES)
     with serve_engine(toy_engine(), admin_key="sk-admin") as served, served.client() as http:
         document = http.get("/openapi.json").json()
     for path, operations in document["paths"].items():
         for operation in operations.values():
             is_open = operation.get("security") == []
-            assert is_open is not path.startswith(ADMIN_PREFIX), path
+            assert is_open is not path.startswith(ADMIN_PATHS), path
             assert ("401" in operation["responses"]) is not is_open, path
+
+
+def call(http: httpx.Client, route: Route, headers: dict[str, str]) -> httpx.Response:
+    method = "POST" if "POST" in (route.methods or ()) else "GET"
+    return http.request(method, route.path, headers=headers)
 
 
 def test_admin_routes_are_for_the_admin_key_only(http: httpx.Client) -> None:
@@ -179,10 +185,10 @@ def test_admin_routes_are_for_the_admin_key_only(http: httpx.Client) -> None:
         statuses = {}
         for name in ("admin", "free", "other"):
             headers = {"Authorization": f"Bearer sk-{name}"}
-            statuses[name] = http.get(route.path, headers=headers).status_code
+            statuses[name] = call(http, route, headers).status_code
         found = 404 if "{name" in route.path else 200
         assert statuses == {"admin": found, "free": 403, "other": 401}
-        assert http.get(route.path).status_code == 401
+        assert call(http, route, {}).status_code == 401
     assert ask(http, "admin").status_code == 200
 
 
@@ -204,7 +210,7 @@ def test_without_an_admin_key_there_are_no_admin_routes(settings: dict[str, Any]
     with serve_engine(toy_engine(), **settings) as served, served.client() as http:
         for route in ADMIN_ROUTES:
             headers = {"Authorization": "Bearer sk-free"}
-            assert http.get(route.path, headers=headers).status_code == 404
+            assert call(http, route, headers).status_code == 404
 
 
 def test_an_admin_key_alone_leaves_the_other_routes_open() -> None:

@@ -188,7 +188,7 @@ def run(control: socket.socket, logs: socket.socket) -> None:
 
 def toy_process(**options: Any) -> EngineShell:
     """An engine process that was not started; `options` of SupervisedEngine and of EngineConfig."""
-    names = ("stall_timeout", "max_restarts", "places")
+    names = ("stall_timeout", "max_restarts", "places", "lost_steps")
     own = {name: options.pop(name) for name in names if name in options}
     size = len(own.get("places", (None,)))
     config = EngineConfig(data_parallel_size=size, disable_log_stats=True, **options)

@@ -159,6 +159,12 @@ def add_parser(subparsers: Any) -> None:
         help="the same as --no-enable-log-requests",
     )
     group.add_argument(
+        "--enable-per-request-metrics",
+        action="store_true",
+        help="add vLLM's `metrics` to answers with one choice: milliseconds in the queue, to the "
+        "first token and between tokens",
+    )
+    group.add_argument(
         "--log-level",
         default="info",
         choices=["debug", "info", "warning", "error"],
@@ -231,6 +237,7 @@ def run(args: argparse.Namespace) -> int:
             model_aliases=names[1:],
             root_path=args.root_path,
             ui=args.ui,
+            per_request_metrics=args.enable_per_request_metrics,
             log_requests=args.enable_log_requests,
         ),
     )

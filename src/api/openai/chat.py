@@ -26,6 +26,7 @@ from .chunks import event_stream, make_usage
 from .logprobs import prompt_logprobs
 from .reading.bodies import ChatBody
 from .reading.requests import read_chat
+from .request_metrics import AnswerMetrics, answer_metrics
 from .responses import (
     ChatChoice,
     ChatChunk,
@@ -76,6 +77,8 @@ class _Answer:
             model=self._head.model,
             choices=[self._choice(self._chat.reading.piece(found)) for found in output.outputs],
             usage=make_usage(self._chat.reading.with_reasoning(counts)),
+            metrics=self._metrics(counts),
+            system_fingerprint=self._chat.context.fingerprint,
             prompt_token_ids=self._prompt_token_ids,
             prompt_logprobs=self._prompt_logprobs(output),
         )
@@ -114,7 +117,12 @@ class _Answer:
     def closing(self, counts: TokenCounts) -> ChatChunk:
         chunk = self._chunk([])
         chunk.usage = make_usage(self._chat.reading.with_reasoning(counts))
+        chunk.metrics = self._metrics(counts)
+        chunk.system_fingerprint = self._chat.context.fingerprint
         return chunk
+
+    def _metrics(self, counts: TokenCounts) -> AnswerMetrics | UnsetType:
+        return answer_metrics(self._chat.context, counts, self._body.n or 1)
 
     def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
         head = self._head

@@ -8,7 +8,6 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...core.contract.client import EngineClient
 from ...core.contract.parsing.answers import ContentDelta, collect
 from ...core.outputs import CompletionOutput, RequestOutput
 from ..chat.grammar_fields import naming_field
@@ -17,7 +16,7 @@ from ..chat.reading import END_REASONS
 from ..http.ignored_fields import name_ignored
 from ..parsing.transforms import AnswerChain, TransformedAnswers
 from ..serving.answers import Outputs, TokenCounts, whole_answer
-from ..serving.context import AnswerHead, check_fan_out, context_of, make_head
+from ..serving.context import AnswerHead, AppContext, check_fan_out, context_of, make_head
 from ..serving.reading.request_reading import compute, read_body
 from ..serving.request_options import request_options
 from ..serving.streams import submit_all
@@ -26,6 +25,7 @@ from .logprobs import Scored, completion_logprobs, prompt_logprobs, scored_promp
 from .prompts import Prompt, read_prompts, tokenized, transformed_prompts
 from .reading.bodies import CompletionBody
 from .reading.requests import check_combinations, completion_params, grammar_fields
+from .request_metrics import answer_metrics
 from .responses import CompletionChoice, CompletionResponse, PromptLogprobs
 
 
@@ -54,7 +54,7 @@ async def create_completion(request: Request) -> Response:
     ignored = [f"{fields.param}.{keyword}" for keyword in requests.ignored_keywords]
     name_ignored(request.scope, ignored)
     head = make_head(requests.request_id, engine.model_name)
-    answer = _Answer(body, head, engine, changed, transformed)
+    answer = _Answer(body, head, context, changed, transformed)
     if body.stream:
         return event_stream(request, requests, answer, body)
     return await whole_answer(request, requests, answer.whole)
@@ -68,14 +68,15 @@ class _Answer:
         self,
         body: CompletionBody,
         head: AnswerHead,
-        engine: EngineClient,
+        context: AppContext,
         prompts: Sequence[Prompt],
         transformed: TransformedAnswers | None,
     ) -> None:
         self._body = body
         self._head = head
-        self._tokenizer = engine.tokenizer
-        self._names = TokenNames(engine.tokenizer, bool(body.return_tokens_as_token_ids))
+        self._context = context
+        self._tokenizer = context.engine.tokenizer
+        self._names = TokenNames(self._tokenizer, bool(body.return_tokens_as_token_ids))
         self._prompts = prompts
         self._n = body.n or 1
         self._transformed = transformed
@@ -90,9 +91,7 @@ class _Answer:
             for prompt, output in enumerate(outputs)
             for found in output.outputs
         ]
-        answer = self._chunk(choices)
-        answer.usage = make_usage(counts)
-        return answer
+        return self._end(self._chunk(choices), counts)
 
     def opening(self) -> tuple[CompletionResponse, ...]:
         return ()
@@ -105,8 +104,13 @@ class _Answer:
         return [self._chunk([choice])] if has_news else []
 
     def closing(self, counts: TokenCounts) -> CompletionResponse:
-        answer = self._chunk([])
+        return self._end(self._chunk([]), counts)
+
+    def _end(self, answer: CompletionResponse, counts: TokenCounts) -> CompletionResponse:
+        num_choices = len(self._prompts) * self._n
         answer.usage = make_usage(counts)
+        answer.metrics = answer_metrics(self._context, counts, num_choices)
+        answer.system_fingerprint = self._context.fingerprint
         return answer
 
     def _chunk(self, choices: list[CompletionChoice]) -> CompletionResponse:

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from ..chat.logprobs import ContentLogprob
 from ..chat.reading import EndReason
+from .request_metrics import AnswerMetrics
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):
@@ -71,6 +72,9 @@ class CompletionResponse(msgspec.Struct, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType = UNSET
+    metrics: AnswerMetrics | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    """Not in the chunks of a stream, except the one with the usage at the end."""
 
 
 class ChatLogprobs(msgspec.Struct, kw_only=True):
@@ -120,6 +124,8 @@ class ChatResponse(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    metrics: AnswerMetrics | UnsetType = UNSET
+    system_fingerprint: str
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
@@ -149,6 +155,9 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType = UNSET
+    metrics: AnswerMetrics | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    """Only in the chunk with the usage at the end."""
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 

@@ -19,7 +19,7 @@ from ...core.host.calling.guard import ADMITS
 from ...core.host.plugin_set import enabled_plugins
 from ...core.kinds import ROUTE
 from ..http.errors import ErrorShape
-from ..http.keys.auth import ADMIN_PREFIX
+from ..http.keys.auth import ADMIN_PATHS
 from ..parsing.parser_guards import ParserGuards
 from .handling import GuardedRoute, error_shape, handle
 
@@ -85,5 +85,5 @@ def _check(route: Any, source: Source, own: Iterable[HTTPRoute]) -> None:
     if reason := reason_against(route):
         raise PluginError(f"{source}: {reason}")
     path = route.path
-    if path.startswith(ADMIN_PREFIX) or any(one.path_regex.match(path) for one in own):
+    if path.startswith(ADMIN_PATHS) or any(one.path_regex.match(path) for one in own):
         raise PluginError(f"{source} has the route {path}, which is a path of the server's own")

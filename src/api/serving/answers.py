@@ -10,7 +10,7 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...core.outputs import CompletionOutput, RequestOutput
+from ...core.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from .context import context_of
 from .server_timing import show_times
 from .sse import json_response
@@ -33,6 +33,8 @@ class TokenCounts:
     drafted: int
     accepted: int
     """Draft tokens that are part of `completion`."""
+    metrics: RequestMetrics | None = None
+    """The times of the call; None with several prompts."""
     reasoning: int | None = None
     """None: not counted, or the server has no reasoning parser."""
 
@@ -61,6 +63,7 @@ class TokenTally:
             drafted=sum(m.num_draft_tokens for m in metrics),
             # Some may have been accepted after a stop.
             accepted=min(sum(m.num_accepted_tokens for m in metrics), self._num_tokens),
+            metrics=metrics[0] if len(metrics) == 1 else None,
         )
 
 

@@ -15,6 +15,7 @@ from ..http.body_budget import BodyBudget
 from ..http.errors import APIError
 from ..http.keys.usage import KeyUsage
 from ..parsing.chosen_parsers import AnswerParsers
+from .fingerprint import system_fingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,8 @@ class ServerSettings:
     """Prefix under which a proxy shows the server; requests may have it or not."""
     ui: bool = True
     """Serve the pages /live and /docs."""
+    per_request_metrics: bool = False
+    """Answers with one choice have vLLM's `metrics` object."""
     log_requests: bool = False
     """Log an event for each request. Successful GET requests are logged at debug level."""
     strict_fields: bool = False
@@ -61,6 +64,14 @@ class ServerSettings:
         return bool(self.api_keys or self.api_key_file)
 
 
+@dataclass(slots=True)
+class Profile:
+    """The profile that /start_profile starts and /stop_profile ends."""
+
+    began: float | None = None
+    """A time of the monotonic clock; None: there is none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
     """The engine and settings that the app's state holds for all routes."""
@@ -72,9 +83,13 @@ class AppContext:
     bodies: BodyBudget = field(init=False)
     key_usage: KeyUsage = field(default_factory=KeyUsage)
     started_at: int = field(default_factory=lambda: int(time.time()))
+    profile: Profile = field(default_factory=Profile)
+    fingerprint: str = field(init=False)
+    """The `system_fingerprint` of answers."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bodies", BodyBudget(self.settings.max_body_bytes))
+        object.__setattr__(self, "fingerprint", system_fingerprint(self.engine))
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from ..requests.sampling_params import SamplingParams
 from .activity import Activity, LiveRequest
 from .explanation import Explanation
 from .plugin_info import HookStats, PluginInfo
+from .trace import Trace
 
 STALL_FACTOR = 3
 """A step that takes this many times as long as expected, and a time limit more, is stalled."""
@@ -209,6 +210,11 @@ class EngineClient(Protocol):
     async def activity(self, after_step: int = -1) -> tuple[Activity, ...]:
         """The activity of each engine, with its last steps after a step. Engines that hang or
         are being started are left out."""
+        ...
+
+    async def trace(self, seconds: float) -> tuple[Trace, ...]:
+        """The steps and the requests of the last seconds in each engine, as far as its step log has
+        them. Engines that hang or are being started are left out."""
         ...
 
     def plugins(self) -> tuple[PluginInfo, ...]:

@@ -14,6 +14,7 @@ from ..contract.activity import Activity, LiveRequest
 from ..contract.client import EngineClient, Load, RequestStream
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
+from ..contract.trace import Trace
 from ..errors import EngineStoppedError
 from ..interfaces import ChatMessage, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
@@ -77,6 +78,7 @@ class RunningEngine(Protocol):
         ...
 
     async def activity(self, after_step: int) -> tuple[Activity, ...]: ...
+    async def trace(self, seconds: float) -> tuple[Trace, ...]: ...
 
     def plugins(self) -> tuple[PluginInfo, ...]: ...
     def hook_stats(self) -> tuple[HookStats, ...]: ...
@@ -274,6 +276,10 @@ class EngineShell(EngineClient):
     async def activity(self, after_step: int = -1) -> tuple[Activity, ...]:
         self._life.home.check()
         return await self._started().activity(after_step)
+
+    async def trace(self, seconds: float) -> tuple[Trace, ...]:
+        self._life.home.check()
+        return await self._started().trace(seconds)
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         return self._started().plugins()

@@ -18,6 +18,7 @@ from ..contract.client import EngineClient, Load
 from ..contract.events import Started, Stopping
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
+from ..contract.trace import Trace
 from ..engine.request import Request
 from ..errors import CONTAINED, ConfigError, InvalidRequestError
 from ..host.calling.running_calls import show_calls
@@ -246,6 +247,16 @@ class LocalEngine:
     def activity_now(self, after_step: int) -> Activity:
         """The answer of `activity`."""
         return self._running()[1].core.activity(after_step, time.monotonic())
+
+    async def trace(self, seconds: float) -> tuple[Trace, ...]:
+        return (self.trace_now(seconds),)
+
+    def trace_now(self, seconds: float) -> Trace:
+        """The answer of `trace`."""
+        log, now = self._running()[1].core.log, time.monotonic()
+        if log is None:
+            return Trace(since=now - seconds, until=now, steps=(), requests=())
+        return log.trace(seconds, now)
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         return self._running()[0].plugins.plugins()

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..config import EngineConfig
@@ -14,6 +15,7 @@ from ..contract.client import STALL_SECONDS, EngineClient, Load
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
 from ..contract.registry import Replica
+from ..contract.trace import Trace
 from ..host.calling.guard import Guard
 from ..host.metrics.hook_samples import with_hook_stats
 from ..host.routing import build_router
@@ -59,10 +61,13 @@ class SupervisedEngine:
         progress: Progress = no_progress,
         stall_timeout: float = STALL_SECONDS,
         max_restarts: int = 5,
+        lost_steps: Path | None = None,
     ) -> None:
         """`target`: function of the child processes, see `processes.child.spawn`. `places`: one per
         engine. `stall_timeout`: see Load.is_stalled. `max_restarts`: maximum number of restarts of
-        one engine within ten minutes; at the next failure it is not started again."""
+        one engine within ten minutes; at the next failure it is not started again. `lost_steps`:
+        see EngineSetup."""
+        self._lost_steps = lost_steps
         self._suspects = CrashSuspects()
         self.replicas = Replicas(
             EngineSupervisor(
@@ -96,6 +101,7 @@ class SupervisedEngine:
             replica=replica,
             place=place,
             suspects=self._suspects,
+            lost_steps=self._lost_steps,
             on_loss=lambda: self._sender.forget(index),
             on_lost_request=lambda stream, error: self._sender.rescue(index, stream, error),
         )
@@ -169,6 +175,9 @@ class SupervisedEngine:
 
     async def activity(self, after_step: int) -> tuple[Activity, ...]:
         return await self.replicas.activity(after_step)
+
+    async def trace(self, seconds: float) -> tuple[Trace, ...]:
+        return await self.replicas.trace(seconds)
 
     @property
     def router_guards(self) -> tuple[Guard, ...]:

@@ -50,6 +50,8 @@ from .messages import (
     StartEngine,
     Stop,
     Submit,
+    TraceBack,
+    Traced,
     decode_to_engine,
 )
 
@@ -185,6 +187,8 @@ class EngineProcess(asyncio.Protocol):
                 self._send(Explained(number, self._running.explain_now(request_id, count)))
             case Observe(number, after_step):
                 self._send(Observed(number, self._running.activity_now(after_step)))
+            case TraceBack(number, seconds):
+                self._send(Traced(number, self._running.trace_now(seconds)))
             case Stop():
                 self._left.set()
 

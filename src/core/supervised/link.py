@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..config import EngineConfig
@@ -17,6 +18,7 @@ from ..contract.activity import Activity
 from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.registry import Replica
+from ..contract.trace import Trace
 from ..errors import EngineStoppedError, OverloadedError, TokenmillError
 from ..host.calling.running_calls import RunningCall, read_calls
 from ..interfaces import Progress
@@ -48,6 +50,8 @@ from .messages import (
     StartEngine,
     Stop,
     Submit,
+    TraceBack,
+    Traced,
     decode_from_engine,
 )
 from .stream import RemoteStream
@@ -81,6 +85,8 @@ class EngineSetup:
     suspects: CrashSuspects
     """Shared by all engines of the server, because a client that sends a request again may reach
     any of them."""
+    lost_steps: Path | None
+    """Folder for the last steps of engines that are lost. None: there is none."""
     on_loss: Callable[[], None]
     """Called when the engine is lost, before it is started again."""
     on_lost_request: Callable[[RemoteStream, TokenmillError], None]
@@ -100,6 +106,9 @@ class EngineLink(asyncio.Protocol):
         self.open_requests: dict[int, RemoteStream] = {}
         self.at_end: tuple[RemoteStream, ...] = ()
         """The requests that were open when the engine was lost, or when it lost its device."""
+        self.in_work: tuple[tuple[str, int], ...] = ()
+        """The requests in the unfinished steps of a lost engine, each with the number of its tokens
+        that would have been computed after them."""
         self._stopped: list[RemoteStream] = []  # requests of an engine that lost its device
         self._left: deque[tuple[int, bytes]] = deque(maxlen=MAX_LEFT)
         """Numbers and digests of requests whose readers have left."""
@@ -233,6 +242,8 @@ class EngineLink(asyncio.Protocol):
             self.blame = f"closed its connection: {error!r}" if error else "closed its connection"
         reason = self.blame or self._child.describe_end()
         self.running_calls = read_calls(self.board)
+        work, streams = self.board.in_work(), self._streams()
+        self.in_work = tuple((streams[n].request_id, work[n]) for n in work if n in streams)
         reason = " ".join((reason, *map(str, self.running_calls)))
         if not self._stopped and (
             self.blame or is_crash(self._child.end_signal, self._num_oom_kills)
@@ -263,12 +274,16 @@ class EngineLink(asyncio.Protocol):
         if self.board.is_excused:
             return
         found = self.board.in_work()
-        streams = {s.number: s for s in (*self._stopped, *self.open_requests.values())}
+        streams = self._streams()
         digests = dict(self._left) | {n: streams[n].digest for n in found.keys() & streams.keys()}
         present = {digests[n]: end for n, end in found.items() if n in digests}
         if not found:
             present = {stream.digest: 0 for stream in self.open_requests.values()}
         self.is_explained = self._setup.suspects.add_crash(present)
+
+    def _streams(self) -> dict[int, RemoteStream]:
+        """The requests that the engine may compute, by number."""
+        return {one.number: one for one in (*self._stopped, *self.open_requests.values())}
 
     # Requests
 
@@ -333,6 +348,13 @@ class EngineLink(asyncio.Protocol):
         assert isinstance(answer, Observed)
         return answer.found
 
+    async def trace(self, seconds: float) -> Trace:
+        """Ask the engine for its last steps."""
+        number = next(self._numbers)
+        answer = await self._call(number, TraceBack(number, seconds))
+        assert isinstance(answer, Traced)
+        return answer.found
+
     async def _call(self, number: int, message: Message) -> Message:
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._calls[number] = waiting
@@ -363,6 +385,7 @@ class EngineLink(asyncio.Protocol):
                 | Report(number)
                 | Explained(number)
                 | Observed(number)
+                | Traced(number)
             ):
                 waiting = self._calls.get(number)
                 if waiting is not None and not waiting.done():

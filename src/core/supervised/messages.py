@@ -13,6 +13,7 @@ from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..contract.registry import ONLY_REPLICA, Replica
+from ..contract.trace import Trace
 from ..interfaces import ModelInfo
 from ..outputs import RequestOutput
 from ..plan import TokenLogprobs
@@ -65,6 +66,13 @@ class Observe(Message, frozen=True):
 
     number: int
     after_step: int
+
+
+class TraceBack(Message, frozen=True):
+    """Send the steps and requests of the last seconds."""
+
+    number: int
+    seconds: float
 
 
 class Stop(Message, frozen=True):
@@ -142,7 +150,14 @@ class Observed(Message, frozen=True):
     found: Activity
 
 
-ToEngine = StartEngine | Submit | End | Ask | Explain | Observe | Stop
+class Traced(Message, frozen=True):
+    """The answer to TraceBack."""
+
+    number: int
+    found: Trace
+
+
+ToEngine = StartEngine | Submit | End | Ask | Explain | Observe | TraceBack | Stop
 FromEngine = (
     Stage
     | Ready
@@ -155,6 +170,7 @@ FromEngine = (
     | Report
     | Explained
     | Observed
+    | Traced
 )
 
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

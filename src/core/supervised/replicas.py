@@ -12,6 +12,7 @@ from ..contract.activity import Activity, LiveRequest
 from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
+from ..contract.trace import Trace
 from ..interfaces import Progress, no_progress
 from .engine_label import join_metrics
 from .link import IDLE, EngineLink
@@ -123,6 +124,13 @@ class Replicas:
         """The activity of the engines that serve and do not hang."""
         indexes = [index for index, _ in self.serving()]
         asked = (self.supervisors[index].activity(after_step) for index in indexes)
+        answers = zip(indexes, await asyncio.gather(*asked), strict=True)
+        return tuple(replace(one, engine=index) for index, one in answers if one is not None)
+
+    async def trace(self, seconds: float) -> tuple[Trace, ...]:
+        """The traces of the engines that serve and do not hang."""
+        indexes = [index for index, _ in self.serving()]
+        asked = (self.supervisors[index].trace(seconds) for index in indexes)
         answers = zip(indexes, await asyncio.gather(*asked), strict=True)
         return tuple(replace(one, engine=index) for index, one in answers if one is not None)
 

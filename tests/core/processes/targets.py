@@ -13,6 +13,7 @@ import time
 from tokenmill.core.processes.channels.frames import receive, send
 from tokenmill.core.processes.child import spawn
 from tokenmill.core.processes.watching.board import receive_board
+from tokenmill.core.processes.watching.last_steps import MAX_STEPS, PlannedStep, StepTimes
 
 
 def echo(sock: socket.socket) -> None:
@@ -42,6 +43,23 @@ def write_on_a_board(sock: socket.socket) -> None:
     board.finish()
     board.add(7)
     send(sock, b"written")
+    echo(sock)
+
+
+def planned_step(step_id: int, requests: tuple[str, ...] = ("a",)) -> PlannedStep:
+    """A step with these requests."""
+    return PlannedStep(step_id, float(step_id), len(requests), 1, 0, 0, 1, 0, requests, ())
+
+
+def show_steps(sock: socket.socket) -> None:
+    """Show more steps than the parent's board has room for. The last one is not finished."""
+    steps = receive_board(sock).last_steps
+    assert steps is not None
+    for step_id in range(6 + MAX_STEPS):
+        steps.launch(planned_step(step_id))
+        if step_id < 5 + MAX_STEPS:
+            steps.finish(step_id, StepTimes(0.1, 1.0, 2.0, 2.5, 0.2, False))
+    send(sock, b"shown")
     echo(sock)
 
 

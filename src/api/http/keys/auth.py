@@ -15,8 +15,8 @@ _PAGES = (
 )
 """The pages and their files. A browser that opens an address sends no key."""
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", *_PAGES})
-ADMIN_PREFIX = "/debug/"
-"""Beginning of the paths for the admin key only, on a server that has one. On others they do not
+ADMIN_PATHS = ("/debug/", "/start_profile", "/stop_profile")
+"""Beginnings of the paths for the admin key only, on a server that has one. On others they do not
 exist."""
 
 
@@ -53,7 +53,7 @@ class RequireKey:
     def _refusal(self, scope: Scope, holder: KeyHolder | None) -> APIError | None:
         # The router matches a path with a line end, too, as `$` of regular expressions does.
         path = get_route_path(scope).removesuffix("\n")
-        if self._keys.has_admin and path.startswith(ADMIN_PREFIX):
+        if self._keys.has_admin and path.startswith(ADMIN_PATHS):
             if holder is not None and not holder.is_admin:
                 return APIError(403, "this path needs the admin key", code="admin_key_required")
         elif path in PUBLIC_PATHS or not self._keys.has_tenants:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...contract.explanation import Limit, Preemption
+from ...contract.trace import TracedRequest
 from ..request import Request
 
 MAX_HOLDERS = 4
@@ -247,6 +248,23 @@ class Ledger:
         self.num_generated_tokens = request.num_generated_tokens
         self.num_draft_tokens = request.num_draft_tokens
         self.num_accepted_tokens = request.num_accepted_tokens
+
+    def trace(self, now: float) -> TracedRequest:
+        """The request up to its end, or up to `now`."""
+        self.update(now)
+        return TracedRequest(
+            engine_id=self.engine_id,
+            api_key_id=self.api_key_id,
+            arrival=self.arrival,
+            first_token_at=self.first_token_at,
+            ended_at=self.ended_at,
+            finish_reason=self.finish_reason,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_cached_tokens=self.num_cached_tokens,
+            num_generated_tokens=self.num_generated_tokens,
+            waiting=dict(self.waiting),
+            preemptions=self.preemptions,
+        )
 
     def end(self, now: float) -> None:
         """Fill the parts for the last time, and let go of the request."""

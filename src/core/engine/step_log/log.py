@@ -12,6 +12,7 @@ from itertools import islice, takewhile
 
 from ...contract.activity import StepActivity
 from ...contract.explanation import Explanation, Limit, Preemption
+from ...contract.trace import Trace
 from ...plan import StepResult
 from ..blocks.pool import BlockPool
 from ..committing import RequestUpdate
@@ -25,6 +26,8 @@ from .steps import LoggedStep, Ring
 
 MAX_STEPS = 200
 """Maximum number of steps of one report."""
+MAX_TRACED = 10_000
+"""Maximum number of steps of a trace."""
 HOLDERS_STEPS = 32
 """Steps after which the log looks again for the requests that hold the most blocks."""
 
@@ -64,6 +67,7 @@ class StepLog:
         self._holders: tuple[str, ...] = ()
         self._holders_step = -HOLDERS_STEPS
         self._num_taken = self._num_freed = 0
+        self._hooks: Sequence[tuple[str, float]] = ()
 
     # Requests
 
@@ -168,7 +172,11 @@ class StepLog:
                     self.end(update.engine_id, now)
         if self._late:
             self._stop_late(now)
-        self._end_record(opened, result)
+        self._end_record(opened, result, now)
+
+    def opened(self, step_id: int) -> LoggedStep:
+        """The record of an open step."""
+        return self._open[step_id]
 
     def time(self, step_id: int, plan_seconds: float, device_from: float, device_to: float) -> None:
         """Note the measured times of an open step."""
@@ -205,6 +213,25 @@ class StepLog:
         newer = takewhile(lambda step: step.step_id > after_step, self.ring.steps)
         found = [step.describe() for step in islice(newer, MAX_STEPS)]
         return tuple(reversed(found))
+
+    def trace(self, seconds: float, now: float) -> Trace:
+        """The steps and the requests of the last seconds, as far as the log has them."""
+        since = now - seconds
+        newer = takewhile(lambda step: step.committed_at >= since, self.ring.steps)
+        steps = [*reversed([*islice(newer, MAX_TRACED)]), *self._open.values()]
+        before = [None, *(step.engine_ids for step in steps)]
+        ended = [one for one in self.ring.ended if (one.ended_at or now) >= since]
+        return Trace(
+            since=since,
+            until=now,
+            steps=tuple(
+                [
+                    step.trace(shares_ids=step.engine_ids is ids)
+                    for step, ids in zip(steps, before, strict=False)
+                ]
+            ),
+            requests=tuple([one.trace(now) for one in (*ended, *self._live.values())]),
+        )
 
     def limit_of(self, engine_id: str) -> Limit | None:
         """The reason why a live request waits; None while it is computed."""
@@ -341,7 +368,7 @@ class StepLog:
             record.num_cached = tuple([(p.request.engine_id, p.num_hit_tokens) for p in starts])
         return record
 
-    def _end_record(self, opened: OpenPlan, result: StepResult | None) -> None:
+    def _end_record(self, opened: OpenPlan, result: StepResult | None, now: float) -> None:
         record, pool = self._open.pop(opened.plan.step_id), self._pool
         record.raised = result is None
         if record.num_drafts and result is not None:
@@ -350,6 +377,10 @@ class StepLog:
         record.num_blocks_taken = pool.num_taken - self._num_taken
         record.num_blocks_freed = pool.num_freed - self._num_freed
         self._num_taken, self._num_freed = pool.num_taken, pool.num_freed
+        self._meters.read(now)
+        before, self._hooks = self._hooks, self._meters.plugins
+        totals = zip(before, self._hooks, strict=False)  # none before the first step
+        record.hooks = tuple([(name, new - old) for (_, old), (name, new) in totals if new != old])
         self._closed = record
         self.ring.add_step(record)
 

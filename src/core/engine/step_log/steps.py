@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ...contract.activity import StepActivity
+from ...contract.trace import TracedStep
 from .ledger import Ledger
 
 STEP_BYTES = 500
@@ -48,6 +49,8 @@ class LoggedStep:
     """Since the commit before this one."""
     num_running: int = 0
     num_waiting: int = 0
+    hooks: tuple[tuple[str, float], ...] = ()
+    """Seconds of the plugins' hooks that delayed the engine since the step before it."""
     has_own_ids: bool = True
     """Whether the step before it has another tuple of ids."""
 
@@ -68,10 +71,33 @@ class LoggedStep:
             preempted=self.preempted,
         )
 
+    def trace(self, *, shares_ids: bool) -> TracedStep:
+        """The step with its times. `shares_ids`: leave out the ids, which the step before has."""
+        return TracedStep(
+            step_id=self.step_id,
+            planned_at=self.planned_at,
+            plan_seconds=self.plan_seconds,
+            device_from=self.device_from,
+            device_to=self.device_to,
+            committed_at=self.committed_at,
+            commit_seconds=self.commit_seconds,
+            raised=self.raised,
+            engine_ids=None if shares_ids else self.engine_ids,
+            num_tokens=self.num_tokens,
+            prompts=self.prompts,
+            num_cached=self.num_cached,
+            num_draft_tokens=sum(self.num_drafts),
+            num_accepted_tokens=sum(self.num_accepted),
+            preempted=self.preempted,
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            hooks=self.hooks,
+        )
+
     @property
     def num_bytes(self) -> int:
         """About the memory that it needs."""
-        num_pairs = len(self.prompts) + len(self.num_cached)
+        num_pairs = len(self.prompts) + len(self.num_cached) + len(self.hooks)
         num_items = len(self.num_drafts) + len(self.num_accepted) + len(self.preempted)
         num_ids = len(self.engine_ids) if self.has_own_ids else 0
         return STEP_BYTES + PAIR_BYTES * num_pairs + ITEM_BYTES * (num_items + num_ids)

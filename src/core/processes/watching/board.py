@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..channels.shared_memory import receive_bytes, share_bytes
+from .last_steps import LAST_STEPS_BYTES, LastSteps
 
 WORD = 8
 NUM_WORDS = 16
@@ -37,7 +38,8 @@ CALL_BYTES = MAX_CALLS * 128
 
 def board_bytes(max_requests: int) -> int:
     """Size of a board for steps with up to this many requests."""
-    return WORD * (NUM_WORDS + NUM_STEPS * (1 + max_requests)) + STAGE_BYTES + CALL_BYTES
+    words = WORD * (NUM_WORDS + NUM_STEPS * (1 + max_requests))
+    return words + STAGE_BYTES + CALL_BYTES + LAST_STEPS_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,9 @@ class Board:
 
     def __init__(self, memory: memoryview) -> None:
         """`memory`: `board_bytes` of zeros, or of the other side's board."""
-        start, end = WORD * NUM_WORDS, len(memory) - STAGE_BYTES - CALL_BYTES
+        start = WORD * NUM_WORDS
+        last_steps = len(memory) - LAST_STEPS_BYTES
+        end = last_steps - STAGE_BYTES - CALL_BYTES
         self._words = memory[:start].cast("Q")
         self._seconds = memory[:start].cast("d")
         slots = memory[start:end].cast("Q")
@@ -65,7 +69,9 @@ class Board:
         self._steps = [slots[i * size : (i + 1) * size] for i in range(NUM_STEPS)]
         self._stage = memory[end : end + TEXT_BYTES]
         self._plugin = memory[end + TEXT_BYTES : end + STAGE_BYTES]
-        self._calls = memory[end + STAGE_BYTES :]
+        self._calls = memory[end + STAGE_BYTES : last_steps]
+        self.last_steps: LastSteps | None = LastSteps(memory[last_steps:])
+        """None: no other process reads the board."""
 
     # The engine's process writes
 
@@ -174,7 +180,9 @@ class Board:
 
 def private_board(max_requests: int) -> Board:
     """A board that no other process reads."""
-    return Board(memoryview(bytearray(board_bytes(max_requests))))
+    board = Board(memoryview(bytearray(board_bytes(max_requests))))
+    board.last_steps = None
+    return board
 
 
 def _write(memory: memoryview, text: str) -> None:

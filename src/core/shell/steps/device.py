@@ -14,6 +14,7 @@ from ...interfaces import Executor
 from ...log import get_logger
 from ...plan import StepPlan, StepResult, check_result
 from ...processes.watching.board import Board
+from .shown import ShownSteps
 from .times import StepTimes
 
 log = get_logger("engine")
@@ -48,6 +49,8 @@ class DeviceSteps:
         """Seconds that planning took, by the step's id."""
         self._computed: dict[int, tuple[float, float]] = {}
         """When the device began and ended a step that it has computed, by the step's id."""
+        last = board.last_steps
+        self._shown = None if core.log is None or last is None else ShownSteps(core.log, last)
         self._num_tokens = 0
         """Tokens of the step that the device computes."""
 
@@ -98,6 +101,8 @@ class DeviceSteps:
             updates = self.core.commit(plan, result, began)
             if self.core.log is not None:
                 self.core.log.time_commit(plan.step_id, time.monotonic() - began)
+        if self._shown is not None:
+            self._shown.finish(plan.step_id)
         self._note_progress()
         return updates
 
@@ -152,6 +157,8 @@ class DeviceSteps:
             for grant in plan.grants
             if (number := self.numbers.get(grant.engine_id)) is not None
         )
+        if self._shown is not None:
+            self._shown.launch(plan.step_id)
 
     def _note_progress(self) -> None:
         self._board.finish()

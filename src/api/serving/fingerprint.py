@@ -1,0 +1,40 @@
+"""The `system_fingerprint` of answers: the same while version, model and settings are the same."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from ...core.contract.client import EngineClient
+from ...version import __version__
+
+NUM_DIGITS = 8
+
+
+def system_fingerprint(engine: EngineClient) -> str:
+    """The fingerprint of a started engine, in vLLM's form: "tokenmill-0.1.0-tp2-1f3a9c04".
+
+    It covers all settings of the engine, and the facts about the model that do not depend on free
+    memory.
+    """
+    config, info = engine.config, engine.info
+    facts = (
+        config,
+        info.name,
+        info.architecture,
+        info.dtype,
+        info.kv_cache_dtype,
+        info.device,
+        info.num_parameters,
+        info.attention_backend,
+        info.linear_backend,
+    )
+    digest = hashlib.blake2b(msgspec.json.encode(facts, order="sorted")).hexdigest()
+    sizes = {
+        "tp": config.tensor_parallel_size,
+        "pp": config.pipeline_parallel_size,
+        "dp": config.data_parallel_size,
+    }
+    parallel = (f"{name}{size}" for name, size in sizes.items() if size > 1)
+    return "-".join(("tokenmill", __version__, *parallel, digest[:NUM_DIGITS]))

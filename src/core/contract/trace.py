@@ -1,0 +1,73 @@
+"""The last seconds of an engine: its steps one by one, and the requests in them.
+
+Times are those of the system's monotonic clock, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .explanation import Limit, Preemption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """One step: when it was planned, computed and committed, and what was in it."""
+
+    step_id: int
+    planned_at: float
+    plan_seconds: float
+    """0 until the step is computed, and if it raised, as are the times of the device."""
+    device_from: float
+    device_to: float
+    committed_at: float
+    """0 while it is open."""
+    commit_seconds: float
+    raised: bool
+    engine_ids: tuple[str, ...] | None
+    """The requests that it computed; None: those of the step before it."""
+    num_tokens: int
+    prompts: tuple[tuple[str, int], ...]
+    """The requests of which it computed more than one known token, and how many."""
+    num_cached: tuple[tuple[str, int], ...]
+    """The requests that started, and the number of their tokens found in the prefix cache."""
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    preempted: tuple[str, ...]
+    num_running: int
+    num_waiting: int
+    hooks: tuple[tuple[str, float], ...]
+    """Seconds of the plugins' hooks that delayed the engine since the step before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedRequest:
+    """One choice of a request."""
+
+    engine_id: str
+    api_key_id: str | None
+    arrival: float
+    first_token_at: float | None
+    ended_at: float | None
+    finish_reason: str | None
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_generated_tokens: int
+    waiting: Mapping[Limit, float]
+    """Seconds that it has waited since its arrival, by the first limit that stopped it."""
+    preemptions: tuple[Preemption, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One engine from `since` to `until`."""
+
+    engine: int = 0
+    """Index of the replica."""
+    since: float
+    until: float
+    steps: tuple[TracedStep, ...]
+    """The steps that were open in this time, the oldest first; empty without a step log."""
+    requests: tuple[TracedRequest, ...]
+    """The requests that were live in this time."""

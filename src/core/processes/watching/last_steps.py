@@ -1,0 +1,105 @@
+"""The last steps of an engine's process, in memory that its parent shares. The parent reads them
+after the process has crashed, or while it hangs."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+MAX_STEPS = 128
+MAX_NAMED = 8
+"""Maximum number of requests that a step names."""
+SLOT_BYTES = 1024
+LAST_STEPS_BYTES = MAX_STEPS * SLOT_BYTES
+_LENGTH = struct.Struct("<H")
+_TIMES = struct.Struct("<Q5d?")
+_ROOM = SLOT_BYTES - _LENGTH.size - _TIMES.size
+
+
+class PlannedStep(msgspec.Struct, array_like=True, frozen=True):
+    """The facts about a step that are known when it is launched."""
+
+    step_id: int
+    planned_at: float
+    """A time of the monotonic clock."""
+    num_requests: int
+    num_tokens: int
+    num_prompt_tokens: int
+    num_draft_tokens: int
+    num_running: int
+    num_waiting: int
+    requests: tuple[str, ...]
+    """The first MAX_NAMED requests that it computes."""
+    preempted: tuple[str, ...]
+    """The first MAX_NAMED requests that lost their blocks, to make room in it."""
+
+
+class StepTimes(msgspec.Struct, frozen=True):
+    """The facts about a step that are known when it is finished. Times as in PlannedStep."""
+
+    plan_seconds: float
+    device_from: float
+    """0 if it raised, as `device_to`."""
+    device_to: float
+    committed_at: float
+    commit_seconds: float
+    raised: bool
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(PlannedStep).decode
+
+
+class LastSteps:
+    """A slot of the memory for each of the last steps: its facts as msgpack, and its times."""
+
+    def __init__(self, memory: memoryview) -> None:
+        """`memory`: LAST_STEPS_BYTES of zeros, or of the other side."""
+        starts = range(0, LAST_STEPS_BYTES, SLOT_BYTES)
+        self._slots = [memory[start : start + SLOT_BYTES] for start in starts]
+
+    # The engine's process writes
+
+    def launch(self, step: PlannedStep) -> None:
+        """Note that a step is launched."""
+        data = _encode(step)
+        if len(data) > _ROOM:  # clients choose ids
+            data = _encode(msgspec.structs.replace(step, requests=(), preempted=()))
+        slot = self._slots[step.step_id % MAX_STEPS]
+        _LENGTH.pack_into(slot, 0, 0)  # until it is whole, it does not count
+        slot[_LENGTH.size : _LENGTH.size + len(data)] = data
+        _LENGTH.pack_into(slot, 0, len(data))
+
+    def finish(self, step_id: int, times: StepTimes) -> None:
+        """Note that a step is finished."""
+        slot = self._slots[step_id % MAX_STEPS]
+        _TIMES.pack_into(
+            slot,
+            SLOT_BYTES - _TIMES.size,
+            step_id,
+            times.plan_seconds,
+            times.device_from,
+            times.device_to,
+            times.committed_at,
+            times.commit_seconds,
+            times.raised,
+        )
+
+    # Its parent reads
+
+    def read(self) -> list[tuple[PlannedStep, StepTimes | None]]:
+        """The steps, the oldest first; without times: it was not finished. A step that was being
+        written when the process ended, or that a crash has damaged, is left out."""
+        found = []
+        for slot in self._slots:
+            (length,) = _LENGTH.unpack_from(slot)
+            if not 0 < length <= _ROOM:
+                continue
+            try:
+                step = _decode(slot[_LENGTH.size : _LENGTH.size + length])
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            step_id, *times = _TIMES.unpack_from(slot, SLOT_BYTES - _TIMES.size)
+            found.append((step, StepTimes(*times) if step_id == step.step_id else None))
+        return sorted(found, key=lambda one: one[0].step_id)
