@@ -152,7 +152,7 @@ def test_the_executor_records_the_steps_that_its_options_say(packages: Packages)
 def test_the_linear_backend_passes_the_kit(packages: Packages) -> None:
     code = recipe("registry.offer(kinds.LINEAR_BACKEND, ")
     backend: Any = subjects(packages, code)["linear_backend"].make()
-    linear.check_reasons_and_kept_formats_are_told_for_any_specification(backend, "cpu")
+    linear.check_reasons_and_kept_formats_are_returned_for_any_specification(backend, "cpu")
     linear.check_products_equal_the_reference(backend, True, "cpu")
     linear.check_kept_weights_are_multiplied_as_they_are(backend, "cpu")
     linear.check_segments_are_one_matrix_in_their_order(backend, "cpu")

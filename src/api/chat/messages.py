@@ -1,4 +1,4 @@
-"""The messages of a chat in the form that chat templates read, whatever API they came by."""
+"""The messages of a chat, from any API, in the form that chat templates read."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ need both, and without them Triton keeps tiles in slow local memory."""
 def reasons_of_half_precision(spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
     """Return why kernels in half precision cannot serve the spec: device, precision, heads.
 
-    `capability` is the GPU's compute capability; None: the device is not an NVIDIA GPU.
+    `capability` is the GPU's compute capability; None if the device is not an NVIDIA GPU.
     """
     return [
         *_reasons_of_vendor(spec, capability),

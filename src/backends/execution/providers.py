@@ -41,8 +41,8 @@ class MultiProcessProvider:
     """Computes in worker processes."""
 
     def reasons_against(self, spec: ExecutorSpec) -> list[str]:
-        """A reason per object of the program, which another process cannot rebuild by name, and a
-        reason if there are fewer GPUs than ranks."""
+        """A reason for each plugin that is an object of the program, because another process cannot
+        rebuild it by name, and a reason if there are fewer GPUs than ranks."""
         reasons = [f"a worker process cannot rebuild {one}" for one in spec.objects]
         return [*reasons, *reasons_against_gpus(spec.config)]
 

@@ -134,7 +134,7 @@ class OutputStream:
         home: Home,
         ignored_keywords: tuple[str, ...] = (),
     ) -> None:
-        """`home`: where it can be read."""
+        """`home`: the event loop and process in which the stream may be read."""
         self.number = 0
         """The number of the request on the engine's board; 0: a parent process does not know it."""
         self.request_id = requests[0].request_id

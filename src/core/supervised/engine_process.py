@@ -239,7 +239,8 @@ class EngineProcess(asyncio.Protocol):
         self._loop.call_soon_threadsafe(self._send, Stage(stage, fraction))
 
     def _note_news(self, stream: OutputStream) -> None:
-        """Send the outputs of all streams that have news in this turn of the loop together."""
+        """Note that a stream has new outputs. All that are noted in a turn of the loop are sent in
+        one message."""
         self._news[stream] = None
         if not self._is_flush_due:
             self._is_flush_due = True

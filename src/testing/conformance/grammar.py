@@ -64,7 +64,7 @@ WHITESPACE: dict[str | None, dict[str, bool]] = {
 NUM_WALKS = 12
 
 
-def check_reasons_are_told_for_any_vocabulary(grammar_backend: BackendClass) -> None:
+def check_reasons_are_returned_for_any_vocabulary(grammar_backend: BackendClass) -> None:
     """`reasons_against` returns a list of strings for any vocabulary, and does not raise."""
     without_end = GrammarSpec(token_bytes=SPEC.token_bytes, special_ids=(), end_ids=())
     for spec in (SPEC, without_end):
@@ -102,7 +102,9 @@ def check_after_the_end_only_end_tokens_are_allowed(grammar_backend: BackendClas
     matcher = grammars.compile(CHOICE).matcher()
     matcher.accept([*b"yes", _END])
     allowed = set(_allowed(grammars, matcher))
-    assert allowed <= set(SPEC.end_ids), f"after the end also {_names(allowed)} are allowed"
+    assert allowed <= set(SPEC.end_ids), (
+        f"after the end only end tokens may come, not {_names(allowed)}"
+    )
 
 
 def check_rows_after_drafts_follow_the_drafts(grammar_backend: BackendClass) -> None:
@@ -116,7 +118,7 @@ def check_rows_after_drafts_follow_the_drafts(grammar_backend: BackendClass) -> 
         one_by_one.accept(drafts[:count])
         expected = _masks(grammars, one_by_one, ())[0]
         assert np.array_equal(masks[count], expected), (
-            f"the mask after {count} drafts differs from the one after as many accepted tokens"
+            f"the mask after {count} drafts differs from that after {count} accepted tokens"
         )
 
 
@@ -135,7 +137,7 @@ def check_counting_allowed_tokens_changes_nothing(grammar_backend: BackendClass)
             f"after 'y', {count} tokens of {token_ids!r} are allowed, not {found}"
         )
     after_end = matcher.count_allowed([*b"es", _END, *b"n"])
-    assert after_end == 3, f"an end token may follow 'yes' and nothing may follow it: {after_end}"
+    assert after_end == 3, f"after 'y', 'es' and an end are allowed: 3 tokens, not {after_end}"
     assert matcher.error is None, f"count_allowed caused an error: {matcher.error}"
     assert np.array_equal(_masks(grammars, matcher, ()), before), "count_allowed changed the state"
 

@@ -97,7 +97,7 @@ def check_rows_do_not_change_each_other(logits_processor: Any) -> None:
 
 
 def check_the_same_tokens_give_the_same_logits(logits_processor: Any) -> None:
-    """A row that is computed again, also after a preemption, gets the same logits."""
+    """A row that is computed again, even after a preemption, gets the same logits."""
     processor = _made(logits_processor)
     (num_prompt, _), sequence = LENGTHS[3], _sequences()[3]
     state = processor.begin(dict(processor.example))

@@ -31,7 +31,7 @@ _ROLES = (None, "user", "assistant", "system", "tool")
 
 
 def check_it_returns_one_text_for_each(transform: object) -> None:
-    """`begin` returns as many texts as it gets, of every role, or refuses with a `param`."""
+    """`begin` returns one text for each, of every role, or refuses with a `param`."""
     one = _made(transform)
     for role in _ROLES:
         for count in range(len(_TEXTS) + 1):
@@ -48,7 +48,7 @@ def check_cuts_change_nothing(transform: object, seed: int) -> None:
         return
     text = _answer_to(done.texts)
     whole, pieces = _read(done.answer(), [text]), _cut(text, rng)
-    assert _read(done.answer(), pieces) == whole, f"{pieces} are changed in another way"
+    assert _read(done.answer(), pieces) == whole, f"{pieces} and the whole text differ"
 
 
 def check_requests_do_not_disturb_each_other(transform: object) -> None:

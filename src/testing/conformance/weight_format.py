@@ -221,4 +221,4 @@ def _check_damaged(
             f"{what}: {type(error).__name__} instead of ConfigError: {error}"
         ) from error
     if restored.shape == sample.matrix.shape:
-        assert torch.equal(restored, sample.matrix), f"{what} is read, with other numbers"
+        assert torch.equal(restored, sample.matrix), f"{what} is read with wrong numbers"

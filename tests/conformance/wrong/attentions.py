@@ -19,7 +19,7 @@ from . import fails
 from .plain_attention import Captured, Metadata, Plain
 
 
-@fails(suite.check_reasons_are_told_for_any_specification)
+@fails(suite.check_reasons_are_returned_for_any_specification)
 class RaisesForAnOddModel(Plain):
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
@@ -27,7 +27,7 @@ class RaisesForAnOddModel(Plain):
         return super().reasons_against(spec)
 
 
-@fails(suite.check_reasons_are_told_for_any_specification)
+@fails(suite.check_reasons_are_returned_for_any_specification)
 class AnswersOneReasonAsText(Plain):
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> Any:

@@ -46,7 +46,7 @@ def with_matcher(kind: type[Following]) -> type[LLGuidance]:
     return Backend
 
 
-@fails(suite.check_reasons_are_told_for_any_vocabulary)
+@fails(suite.check_reasons_are_returned_for_any_vocabulary)
 class RaisesWithoutAnEnd(LLGuidance):
     @classmethod
     def reasons_against(cls, spec: GrammarSpec) -> list[str]:

@@ -61,7 +61,7 @@ def _dense(weights: Weights) -> torch.Tensor:
     return weights.dequantize() if isinstance(weights, PackedWeights) else weights
 
 
-@fails(suite.check_reasons_and_kept_formats_are_told_for_any_specification)
+@fails(suite.check_reasons_and_kept_formats_are_returned_for_any_specification)
 class RaisesForHalfPrecision(TorchLinear):
     @classmethod
     def reasons_against(cls, spec: LinearSpec) -> list[str]:

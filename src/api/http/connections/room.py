@@ -9,7 +9,7 @@ REFUSED_AT_ONCE = 8
 
 
 class Guest(Protocol):
-    """A connection."""
+    """A connection that a Room counts and may close."""
 
     def hang_up(self) -> None:
         """Close at once, without an answer."""

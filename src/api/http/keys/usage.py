@@ -135,7 +135,7 @@ class MeteredCall:
 
 
 def _duration(seconds: float) -> str:
-    """As in OpenAI's headers: "120ms", "7.5s" or "1m2s"."""
+    """A duration as OpenAI's headers write it: "120ms", "7.5s" or "1m2s"."""
     if seconds < 1:
         return f"{math.ceil(1000 * seconds)}ms"
     minutes, rest = divmod(math.ceil(10 * seconds) / 10, 60)

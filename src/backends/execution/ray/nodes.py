@@ -59,8 +59,10 @@ def find_head() -> Address:
 
 
 def watch_head(head: Address, is_over: threading.Event, on_loss: Callable[[], object]) -> None:
-    """Call `on_loss` once the head has not answered twice in a row. Ray tries for a minute, and
-    then ends this process."""
+    """Call `on_loss` when the head has failed to answer twice in a row.
+
+    Ray itself would try for a minute, and then end this process.
+    """
     num_silent = 0
     while not is_over.wait(WATCH_SECONDS) and num_silent < 2:
         num_silent = num_silent + 1 if describe_silence(head) else 0

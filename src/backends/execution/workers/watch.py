@@ -46,7 +46,7 @@ class Watched(Protocol):
         ...
 
     def receive_logs(self) -> None:
-        """Handle what has arrived. Does not wait."""
+        """Handle the log records that have arrived. Does not wait."""
         ...
 
     @property

@@ -63,7 +63,7 @@ class BridgedModel:
     def reference(self) -> Reference | None:
         """See Model: the model's own forward pass, with transformers' attention.
 
-        None for one rank's part: transformers counts the heads of the whole model.
+        None if a rank has only its part: transformers counts the heads of the whole model.
         """
         return None if self.is_divided else self._run_alone
 

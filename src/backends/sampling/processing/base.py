@@ -48,7 +48,7 @@ class LogitsProcessor(ProcessorClass, Protocol):
 
     @classmethod
     def reasons_against(cls, spec: ProcessorSpec) -> list[str]:
-        """Return every reason why it cannot serve this model here; empty if it can."""
+        """Return every reason why the processor cannot serve this model; empty if it can."""
         ...
 
     def __init__(self, spec: ProcessorSpec) -> None: ...

@@ -83,7 +83,8 @@ def _is_count(value: object, most: int) -> bool:
 
 
 def _repeated(row: ProcessedRow) -> set[int]:
-    """The tokens that followed the answer's last size - 1 tokens before, within the window."""
+    """The tokens that would complete a repetition: each of them already stands in the window after
+    the same size - 1 tokens that the answer ends with."""
     wish: _Wish = row.state
     begin = max(row.num_prompt_tokens, len(row.token_ids) - wish.window)
     seen = list(row.token_ids[begin:])

@@ -117,6 +117,6 @@ def _find(tokens: list[int], wanted: list[int], begin: int) -> int | None:
 
 
 def _num_written(tokens: list[int], mark: list[int]) -> int:
-    """Number of the mark's tokens that are already there, at the end."""
+    """The number of the mark's first tokens that `tokens` already ends with."""
     lengths = range(min(len(tokens), len(mark) - 1), 0, -1)
     return next((n for n in lengths if tokens[-n:] == mark[:n]), 0)

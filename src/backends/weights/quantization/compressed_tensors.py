@@ -186,7 +186,7 @@ def _read_fp8(scheme: _Scheme, parts: Parts) -> PackedWeights:
 
 
 def _scales(parts: Parts, num_outputs: int) -> torch.Tensor:
-    """Return the scales as [out, groups]; a single one, of any rank, is that of all outputs."""
+    """Return the scales as [out, groups]. A tensor with one element is the scale of all outputs."""
     scales = parts.tensors[".weight_scale"]
     if scales.numel() == 1:
         scales = scales.reshape(1, 1).repeat(num_outputs, 1)

@@ -51,7 +51,7 @@ def models_folder() -> Path:
 
 
 def list_models() -> list[CachedModel]:
-    """Describe all files that are finished. The last one was used last."""
+    """Describe all files that are finished, the least recently used first."""
     return [_describe(file) for file in _files(models_folder(), MADE)]
 
 

@@ -55,7 +55,7 @@ class LastSteps:
     """A slot of the memory for each of the last steps: its facts as msgpack, and its times."""
 
     def __init__(self, memory: memoryview) -> None:
-        """`memory`: LAST_STEPS_BYTES of zeros, or of the other side."""
+        """`memory`: LAST_STEPS_BYTES of shared memory, zeros before the first process writes."""
         starts = range(0, LAST_STEPS_BYTES, SLOT_BYTES)
         self._slots = [memory[start : start + SLOT_BYTES] for start in starts]
 

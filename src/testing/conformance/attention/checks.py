@@ -57,7 +57,7 @@ def find_spec(
 ) -> AttentionSpec:
     """A small specification that the backend accepts on a device.
 
-    Raises Refused with the backend's reasons if there is none.
+    Raises Refused with the backend's reasons if it accepts none.
     """
     dtypes = _DTYPES if dtype is None else (dtype,)
     reasons: list[str] = []
@@ -142,7 +142,7 @@ def check_shared_heads(backend: BackendClass, spec: AttentionSpec) -> None:
 
 
 def check_window(backend: BackendClass, spec: AttentionSpec) -> None:
-    """With a sliding window, a query sees as many tokens as the window has, itself included."""
+    """With a sliding window, a query sees itself and the `window - 1` tokens before it."""
     _check_each(backend, [replace(spec, sliding_window=window) for window in _WINDOWS])
 
 
@@ -269,8 +269,8 @@ def check_copies(backend: BackendClass, spec: AttentionSpec) -> None:
 def check_graphs(backend: BackendClass, spec: AttentionSpec) -> None:
     """The backend declares whether decodes can be captured, and a captured step is right.
 
-    The step may have as many sequences as the graph or fewer, and writes nothing else to the cache.
-    On a GPU, a real graph is captured.
+    The step has at most the number of sequences of the graph, and writes nothing else to the
+    cache. On a GPU, a real graph is captured.
     """
     made = backend(spec)
     graphs = getattr(made, "graphs", None)

@@ -81,7 +81,7 @@ def _attend(
 
 
 def _visible(spec: AttentionSpec, positions_q: torch.Tensor, num_keys: int) -> torch.Tensor:
-    """Which keys each query sees: bool [q, l]."""
+    """The keys that each query sees: bool [q, l]."""
     keys_l = torch.arange(num_keys, device=positions_q.device)
     visible_ql = keys_l <= positions_q[:, None]
     if spec.sliding_window is not None:

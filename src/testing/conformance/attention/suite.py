@@ -23,7 +23,7 @@ _CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def check_reasons_are_told_for_any_specification(
+def check_reasons_are_returned_for_any_specification(
     attention_backend: BackendClass, device: str | None = None
 ) -> None:
     """`reasons_against` returns a list of texts for any model, and never raises."""

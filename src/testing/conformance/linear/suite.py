@@ -29,7 +29,7 @@ In bfloat16 it has room for inputs that are rounded to eight bits.
 """
 
 
-def check_reasons_and_kept_formats_are_told_for_any_specification(
+def check_reasons_and_kept_formats_are_returned_for_any_specification(
     linear_backend: BackendClass, device: str | None = None
 ) -> None:
     """`reasons_against` returns a list of strings for any specification, and `keeps` a bool for any

@@ -16,7 +16,7 @@ from .reading import Make, read
 
 
 def check_it_answers_about_any_template(reasoning_parser: object) -> None:
-    """`reasons_against` returns a list of texts, also for an empty template."""
+    """`reasons_against` returns a list of texts, even for an empty template."""
     checks.check_reasons(take(reasoning_parser))
 
 

@@ -20,7 +20,7 @@ Calls = Sequence[tuple[str, dict[str, Any]]]
 
 
 def check_it_answers_about_any_template(tool_call_parser: object) -> None:
-    """`reasons_against` returns a list of texts, also for an empty template."""
+    """`reasons_against` returns a list of texts, even for an empty template."""
     checks.check_reasons(take(tool_call_parser))
 
 

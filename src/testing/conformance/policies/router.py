@@ -38,7 +38,7 @@ class SampleRequest:
 
 
 def check_it_chooses_a_replica_that_serves(router: object) -> None:
-    """The answer is the index of one of the replicas that serve, also if only some do."""
+    """The answer is the index of one of the replicas that serve, even if only some do."""
     one, rng = _made(router), random.Random(1)
     for number in range(200):
         serving = sorted(rng.sample(range(_NUM_REPLICAS), rng.randint(1, _NUM_REPLICAS)))
