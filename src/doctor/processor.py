@@ -43,7 +43,7 @@ def examine_processor() -> Finding:
             state="warning",
             found=f"{model}; its instruction sets are unknown: {error}",
             cost=_WITHOUT_KERNELS,
-            advice="see what is said of the compiler and the cache below",
+            advice="see the compiler and the cache below",
         )
     found = f"{model}; kernels for {chosen[0]} (it runs {', '.join(supported)})"
     if chosen[0] != supported[0]:

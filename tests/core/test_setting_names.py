@@ -99,5 +99,5 @@ def test_a_flag_of_vllm_gets_its_own_hint(
 
 
 def test_the_older_name_of_the_ngram_method_is_refused_with_the_newer_one() -> None:
-    with pytest.raises(ConfigError, match="is --speculative-method ngram here"):
+    with pytest.raises(ConfigError, match="give --speculative-method ngram instead"):
         EngineConfig(speculative_model="[ngram]")

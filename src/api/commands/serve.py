@@ -127,8 +127,8 @@ def add_parser(subparsers: Any) -> None:
         type=_seconds,
         default=STALL_SECONDS,
         metavar="SECONDS",
-        help="a step that takes 3 times its expected duration and these seconds more hangs: /ready "
-        "answers 503, and an engine process is restarted (default: %(default)s)",
+        help="a step hangs if it takes longer than 3 times its expected duration plus these "
+        "seconds: /ready answers 503, and an engine process is restarted (default: %(default)s)",
     )
     group.add_argument(
         "--engine-process",
@@ -298,7 +298,7 @@ def _take_model_names(args: argparse.Namespace) -> tuple[str, ...]:
         raise ConfigError("a name of --served-model-name is empty")
     if len(names) > 1 and args.model is None and _is_path(names[-1]):
         raise ConfigError(
-            f"--served-model-name takes all arguments after it as names, also {names[-1]!r}; "
+            f"--served-model-name takes all arguments after it as names, even {names[-1]!r}; "
             "put MODEL before it, or give --model (`tokenmill model path` prints the default one)"
         )
     args.served_model_name = names[0] if names else None

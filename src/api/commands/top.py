@@ -44,7 +44,7 @@ def add_parser(subparsers: Any) -> None:
     add_server_flags(parser)
     parser.add_argument(
         "--interval", type=float, default=1.0, metavar="SECONDS",
-        help="seconds between two looks (default: %(default)g)",
+        help="seconds between two updates (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON once")
     parser.set_defaults(run=_run)

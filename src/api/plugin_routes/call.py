@@ -77,7 +77,9 @@ class Answer:
     def end(self) -> ChatEnd:
         """The end, after all deltas. Raises PluginError before."""
         if self._end is None:
-            raise PluginError("the end of an answer comes after its deltas: iterate over them")
+            raise PluginError(
+                "the answer has no end yet: iterate over all deltas before you read it"
+            )
         return self._end
 
     async def _whole(self) -> Sequence[Delta]:

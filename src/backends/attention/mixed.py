@@ -54,8 +54,8 @@ class MixedAttention:
         shapes = {backend.kv_cache_shape(1) for backend in backends}
         if len(shapes) > 1:
             raise ConfigError(
-                f"attention backend {self.name!r} has KV caches of different shapes for the kinds "
-                f"of this model's layers: {', '.join(map(str, shapes))} for one block"
+                f"attention backend {self.name!r} gives a KV block different shapes in different "
+                f"layers of this model: {', '.join(map(str, shapes))}"
             )
 
     @property

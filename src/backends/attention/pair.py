@@ -58,7 +58,7 @@ class BackendPair:
         if shapes[0] != shapes[1]:
             raise ConfigError(
                 f"attention backends {prefill.name!r} and {decode.name!r} cannot share a KV cache: "
-                f"its shape for one block is {shapes[0]} for the first and {shapes[1]} for the "
+                f"the shape of one block is {shapes[0]} for the first and {shapes[1]} for the "
                 "second"
             )
         return PairedAttention(prefill, decode)

@@ -115,7 +115,7 @@ class AutoBackend:
             reasons = f" ({'; '.join(passed_over)})" if passed_over else ""
             raise PluginError(
                 f"{self._where} {others[0]}: 'auto' chose {chosen.name!r}{reasons}, which has no "
-                "such option: remove it, or name its backend in `use`"
+                "such option: remove the option, or name in `use` the backend that has it"
             )
 
 

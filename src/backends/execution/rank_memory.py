@@ -96,7 +96,7 @@ def _refuse_caches(
         raise ConfigError(
             f"the KV caches of {len(ranks)} ranks would get {caches / 2**30:.2f} GiB together, but "
             f"their weights leave {max(left, 0) / 2**30:.2f} GiB: lower --kv-cache-memory or "
-            "--num-gpu-blocks-override, which each rank gets"
+            "--num-gpu-blocks-override, which apply to each rank"
         )
 
 

@@ -67,7 +67,7 @@ class PluginMetrics:
 
     def _name(self, name: str) -> str:
         if _NAME.fullmatch(name) is None:  # the library takes more than older Prometheus does
-            raise ValueError(f"{name!r} is no name of a metric: use letters, digits and _")
+            raise ValueError(f"{name!r} is not the name of a metric: use letters, digits and _")
         return self._prefix + name
 
     def _own_registry(self) -> CollectorRegistry:

@@ -34,8 +34,7 @@ def build_options(cls: type[Any], table: Mapping[str, object], *, where: str, na
             raise PluginError(_unknown(key, known, where, name))
         if known[key].metadata.get(NAMED_ONLY) and where.startswith(f"{FOUND} "):
             raise PluginError(
-                f"{where} {key}: a file that was not named must not set it; "
-                f"give --plugins-file {FOUND}"
+                f"{where} {key}: only a file that is named may set it: give --plugins-file {FOUND}"
             )
     types = get_type_hints(cls, include_extras=True)
     values = {key: _convert(value, types[key], f"{where} {key}") for key, value in given.items()}

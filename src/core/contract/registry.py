@@ -129,7 +129,7 @@ class Registry:
         ):
             raise PluginError(f"options of {what} must be a dataclass, got {options!r}")
         if switch is not None and kind.switch is None:
-            raise PluginError(f"no flag that is on or off chooses a {label(kind.name)}: {name!r}")
+            raise PluginError(f"a {label(kind.name)} has no switch: offer {name!r} without one")
         names = [normalize(n) for n in (name, *aliases)]
         provider = Provider(
             kind=kind.name,

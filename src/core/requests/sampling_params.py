@@ -99,7 +99,9 @@ class SamplingParams:
         16, "maximum number of generated tokens; None: all that fit", *IN_CHAT
     )
     min_tokens: Count = sampled(
-        0, "number of tokens before which neither a stop nor the model ends it", COMPLETIONS
+        0,
+        "minimum number of tokens: stops and the model's end tokens do not end it earlier",
+        COMPLETIONS,
     )
     temperature: Annotated[float, Meta(ge=0, le=100)] = sampled(
         1.0, "divides the logits; 0: take the most likely token; higher: more varied", *EVERYWHERE
@@ -114,7 +116,9 @@ class SamplingParams:
         0.0, "least probability of a drawn token, as a fraction of the highest", *IN_CHAT, MODEL
     )
     top_n_sigma: Annotated[float, Meta(ge=0, le=100)] = sampled(
-        0.0, "standard deviations that a drawn logit may be below the best; 0: any", *IN_CHAT
+        0.0,
+        "a drawn logit is at most this number of standard deviations below the best; 0: any",
+        *IN_CHAT,
     )
     presence_penalty: Penalty = sampled(
         0.0, "subtracted from the logits of tokens that the completion has", *BODIES
@@ -123,7 +127,7 @@ class SamplingParams:
         0.0, "subtracted from a token's logit each time that the completion has it", *BODIES
     )
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = sampled(
-        1.0, "above 1, it makes tokens of prompt and completion less likely", *EVERYWHERE
+        1.0, "above 1: tokens of prompt and completion become less likely", *EVERYWHERE
     )
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = sampled(
         None, "the same seed gives the same tokens; None: the engine has its own", *BODIES, FLAG
@@ -132,10 +136,10 @@ class SamplingParams:
         (), "texts that end the completion; one text may come without a list", *BODIES, alone=str
     )
     stop_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=1024)] = sampled(
-        (), "tokens that end the completion, besides those of the model", *BODIES
+        (), "tokens that end the completion, in addition to the model's", *BODIES
     )
     include_stop_str_in_output: bool = sampled(
-        False, "leave the stop text or stop token in the text", COMPLETIONS
+        False, "keep the stop text or stop token in the text", COMPLETIONS
     )
     ignore_eos: bool = sampled(False, "go on after the model's own end tokens", *BODIES)
     logit_bias: LogitBias | None = sampled(
@@ -145,22 +149,28 @@ class SamplingParams:
         Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=1 << 17)] | None
     ) = sampled(None, "only these tokens are generated; None: all", COMPLETIONS)
     bad_words: Annotated[tuple[BadWord, ...], Meta(max_length=128)] = sampled(
-        (), "texts that are not generated: their last tokens are forbidden there", COMPLETIONS
+        (),
+        "texts that are not generated: a token that would complete one is forbidden",
+        COMPLETIONS,
     )
     logprobs: Logprobs | None = sampled(
         None, "return log-probabilities of the token and of this number of most likely ones"
     )
     logprob_token_ids: Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=128)] | None = (
-        sampled(None, "return those of these tokens instead; needs `logprobs`", COMPLETIONS)
+        sampled(
+            None,
+            "return the log-probabilities of these tokens instead; needs `logprobs`",
+            COMPLETIONS,
+        )
     )
     prompt_logprobs: Logprobs | None = sampled(
         None, "the same as `logprobs` for the tokens of the prompt", COMPLETIONS
     )
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31)] | None = sampled(
-        None, "leave this number of the prompt's tokens; -1: all that fit; None: all", COMPLETIONS
+        None, "keep this number of the prompt's tokens; -1: all that fit; None: all", COMPLETIONS
     )
     truncation_side: Literal["left", "right"] = sampled(
-        "left", "side that truncation drops: left keeps the end of the prompt", COMPLETIONS
+        "left", "the side that is cut off: left keeps the end of the prompt", COMPLETIONS
     )
     skip_special_tokens: bool = sampled(
         True, "leave control tokens, such as ends of turns, out of the text", *BODIES

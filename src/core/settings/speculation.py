@@ -89,7 +89,7 @@ def _check(values: Mapping[str, object], said: Mapping[str, object]) -> None:
         if values[name] is not None and (not isinstance(values[name], str) or not values[name]):
             raise ConfigError(f"{_FLAGS[name]} must be a text, got {values[name]!r}")
     if values["model"] == "[ngram]":
-        raise ConfigError("--speculative-model [ngram] is --speculative-method ngram here")
+        raise ConfigError("give --speculative-method ngram instead of --speculative-model [ngram]")
     number = values["num_speculative_tokens"]
     if number is not None and (
         not isinstance(number, int)

@@ -115,7 +115,7 @@ def test_options_without_a_choice_are_for_auto_which_is_the_default(packages: Pa
 def test_an_option_of_another_backend_is_refused_with_the_reasons(packages: Packages) -> None:
     assert refusal(packages, "two_pass = true", "flash") == (
         "plugins.toml [attention_backend] two_pass: 'auto' chose 'paged' (flash: no GPU), "
-        "which has no such option: remove it, or name its backend in `use`"
+        "which has no such option: remove the option, or name in `use` the backend that has it"
     )
     assert choose(packages, "two_pass = true").options == FlashOptions(two_pass=True)
 

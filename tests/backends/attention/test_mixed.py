@@ -116,7 +116,7 @@ def test_a_model_with_equal_layers_has_the_backend_itself() -> None:
 
 
 def test_caches_of_different_shapes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="'square' has KV caches of different shapes"):
+    with pytest.raises(ConfigError, match="'square' gives a KV block different shapes"):
         make_attention(Square, LAYERS)
 
 

@@ -15,7 +15,7 @@ from tokenmill.core.contract.parsing.answers import CallSyntax, ContentDelta, To
 @pytest.mark.parametrize("trigger", ['{"name": ', '"NAME"', '{"name": "NAME", "arguments": {}'])
 def test_a_trigger_is_a_beginning_with_the_name(trigger: str) -> None:
     begin = '{"name": "NAME", "arguments": '
-    with pytest.raises(ValueError, match="is no beginning of `begin` with NAME"):
+    with pytest.raises(ValueError, match="which must have NAME in it"):
         CallSyntax(begin=begin, end="}", trigger=trigger)
     assert CallSyntax(begin=begin, end="}", trigger='{"name": "NAME"').trigger
 

@@ -177,7 +177,7 @@ def test_offers_that_cannot_work_are_refused(registry: Registry) -> None:
         registry.offer(kinds.OBSERVER, "x", None)  # type: ignore[arg-type]
     with pytest.raises(PluginError, match="must be a dataclass"):
         registry.offer(kinds.OBSERVER, "x", Scheduler, options=dict)
-    with pytest.raises(PluginError, match="no flag that is on or off chooses a preemption mode"):
+    with pytest.raises(PluginError, match="a preemption mode has no switch: offer"):
         registry.offer(kinds.PREEMPTION_MODE, "x", Scheduler, switch=True)
 
 

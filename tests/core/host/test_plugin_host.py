@@ -159,7 +159,7 @@ def test_a_file_that_was_only_found_is_logged_and_must_not_set_every_option(
     packages.write_settings("[scheduler]\nuse = 'acme-sjf'\npatience = 1")
     with caplog.at_level("INFO"):
         assert refusal() == (
-            "plugins.toml [scheduler] patience: a file that was not named must not set it; give "
+            "plugins.toml [scheduler] patience: only a file that is named may set it: give "
             "--plugins-file plugins.toml"
         )
     assert "plugins_file_found" in caplog.text

@@ -17,7 +17,7 @@ def add_compare_parser(verbs: Any) -> None:
         "compare",
         help="say which of two results is faster",
         description="Compare the median times of single requests. A difference counts if it is "
-        "larger than the spread of the requests explains.",
+        "larger than chance explains, given the spread of the requests.",
         examples=("tokenmill bench compare before.json after.json",),
     )
     for name, which in (("first", "the first result"), ("second", "the result to judge")):

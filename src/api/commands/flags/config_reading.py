@@ -82,7 +82,9 @@ def _yaml_value(key: str, node: Any) -> Value:
         return str(node.value)
     if isinstance(node, yaml.SequenceNode):
         if any(item.id != "scalar" for item in node.value):
-            raise ValueError(f"{key!r} is a list of other things than values")
+            raise ValueError(
+                f"{key!r} is a list, which may hold only texts, numbers, true or false"
+            )
         return [_yaml_value(key, item) for item in node.value]
     found: dict[str, Any] = yaml.constructor.SafeConstructor().construct_document(node)
     return _checked(found)
@@ -105,7 +107,7 @@ def _refuse_duplicates(root: Any) -> None:
             if key.id != "scalar":
                 raise ValueError(f"{line}: a key must be a text")
             if key.value in names:
-                raise ValueError(f"{line}: {key.value!r:.80} is there twice")
+                raise ValueError(f"{line}: {key.value!r:.80} is given twice")
             names.add(key.value)
             left.append(value)
 
@@ -115,5 +117,5 @@ def _checked(value: dict[str, Any]) -> dict[str, Any]:
     try:
         json.dumps(value, allow_nan=False)
     except TypeError as error:
-        raise ValueError(f"a value is no text, number, true or false: {error}") from error
+        raise ValueError(f"a value must be a text, a number, true or false: {error}") from error
     return value

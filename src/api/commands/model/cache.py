@@ -22,7 +22,7 @@ def add_parser(verbs: Any) -> None:
     actions = cache.add_subparsers(dest="action", metavar="ACTION")
     listing = actions.add_parser(
         "list",
-        help="list the models, the last used one last",
+        help="list the models, the least recently used first",
         examples=("tokenmill model cache list --json",),
     )
     listing.add_argument("--json", action="store_true", help="print JSON")

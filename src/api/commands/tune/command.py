@@ -59,16 +59,16 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--trials", type=int, default=200, metavar="N",
                        help="settings to simulate (default: %(default)s)")  # fmt: skip
     group.add_argument("--vary", action="append", metavar="KEY=A,B,C",
-                       help="try these values of a setting, and vary only settings that are named "
-                       "so; may be repeated")  # fmt: skip
+                       help="try these values of a setting, and vary only the settings that "
+                       "--vary names; may be repeated")  # fmt: skip
     group.add_argument("--finalists", type=int, default=2, metavar="N",
-                       help="best settings to measure on real servers, beside those that are given "
-                       "(default: %(default)s)")  # fmt: skip
+                       help="best settings to measure on real servers, in addition to the given "
+                       "settings (default: %(default)s)")  # fmt: skip
     group.add_argument("--rounds", type=int, default=3, metavar="N",
                        help="measurements of each finalist; 0: only simulate "
                        "(default: %(default)s)")  # fmt: skip
     group.add_argument("-o", "--output-dir", type=Path, default=Path("tune"), metavar="PATH",
-                       help="folder of the results; an interrupted search goes on where it was "
+                       help="folder of the results; an interrupted search is continued "
                        "(default: %(default)s)")  # fmt: skip
     group.add_argument("--step-time", type=Path, metavar="PATH",
                        help="file from `tokenmill simulate measure` (default: measure "

@@ -46,7 +46,7 @@ def check_unknown(raw: bytes | bytearray, kind: type) -> None:
     values = (getattr(known, name) for name in known.__struct_fields__)
     num_known = sum(bytes(value).count(b'"') for value in values)
     if raw.count(b'"') - num_known > _MAX_UNKNOWN_QUOTES:
-        raise APIError(400, "the body has too many fields that are unknown, or given twice")
+        raise APIError(400, "the body has too many unknown or repeated fields")
 
 
 def check_sizes(given: Fields, kind: type) -> None:

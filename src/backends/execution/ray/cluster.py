@@ -111,7 +111,7 @@ def _check_answers(address: str) -> None:
     if not colon:
         return  # "auto": Ray looks the address up on this machine
     if not port.isdigit():
-        raise ConfigError(f"the address of the Ray cluster is {address}: give HOST:PORT, or auto")
+        raise ConfigError(f"the address of a Ray cluster must be HOST:PORT or auto, got {address}")
     if describe_silence((host.strip("[]"), int(port)), JOIN_SECONDS):
         raise UnavailableError(
             f"the Ray cluster cannot be joined: nothing answers at host {host}, port {port}"
@@ -175,7 +175,7 @@ def _init(**options: object) -> None:
         # `_check_answers` has found the port open.
         raise UnavailableError(
             f"the Ray cluster ({options['address']}) cannot be joined, although its port answers: "
-            "RAY_AUTH_MODE and RAY_AUTH_TOKEN must be the same as there; is the token wrong?"
+            "set RAY_AUTH_MODE and RAY_AUTH_TOKEN to the values that the cluster has"
         ) from error
     except Exception as error:
         where = options["address"]

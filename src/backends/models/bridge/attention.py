@@ -98,8 +98,8 @@ def _attend(
     layer = getattr(module, "layer_idx", None)
     if unknown or not isinstance(layer, int):
         raise ConfigError(
-            f"{type(module).__name__} of transformers attends with "
-            f"{', '.join(unknown) or 'no layer index'}, which is not supported"
+            f"{type(module).__name__} of transformers is not supported: it attends with "
+            f"{', '.join(unknown) or 'an unnamed layer'}"
         )
     out_thd = _answer.get()(
         AttentionCall(

@@ -65,7 +65,7 @@ class DivisionPlan:
         if unknown:
             raise self._error(f"has {', '.join(sorted(unknown))}, which is not supported")
         if not _CUT.keys() & set(self._styles.values()):
-            raise self._error("divides nothing")
+            raise self._error("has no matrix to divide")
         if shard.size > config.num_heads:
             raise ConfigError(
                 f"--tensor-parallel-size {shard.size}: the model has only {config.num_heads} "
@@ -127,7 +127,7 @@ class DivisionPlan:
                 return cut
         share, rest = divmod(total, self._shard.size)
         if rest:
-            raise self._error(f"divides {name} evenly, and it has {total} rows or columns")
+            raise self._error(f"cannot divide the {total} rows or columns of {name} evenly")
         return Cut(total, self._shard.rank * share, share)
 
     def _error(self, reason: str) -> ConfigError:

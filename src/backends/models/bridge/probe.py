@@ -101,8 +101,8 @@ def _record(model: Any, source: str) -> list[AttentionCall]:
         name = f"{source}: {type(model).__name__} of transformers"
         if any(sign in str(error) for sign in _NEEDS_VALUES):
             raise ConfigError(
-                f"{name} computes in a way that depends on values, which cannot be checked without "
-                "its weights, so it is not supported"
+                f"{name} is not supported: its computation depends on values, so it cannot be "
+                "checked before its weights are loaded"
             ) from error
         raise ConfigError(
             f"{name} cannot run on a flat batch without masks: {one_line(error)}"

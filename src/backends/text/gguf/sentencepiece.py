@@ -42,7 +42,9 @@ def sentencepiece_bpe(fields: TokenizerFields) -> Tokenizer:
     vocab = {token: index for index, token in enumerate(fields.tokens)}
     merges = _merges_by_score(pieces, vocab)
     if merges is None:
-        raise fields.error(f"its tokens can be built from each other in over {_MAX_MERGES} ways")
+        raise fields.error(
+            f"its tokens can be merged from each other in more than {_MAX_MERGES} ways"
+        )
     backend = _bpe(fields, vocab, merges, fields.special("unknown", 0))
     _set_spaces(backend, fields)
     return backend

@@ -48,8 +48,8 @@ class ExpertsConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.num_active <= self.num_experts <= _MAX_EXPERTS:
             raise ConfigError(
-                f"{self.num_active} of {self.num_experts} experts cannot compute a token: there "
-                f"are at most {_MAX_EXPERTS}"
+                f"{self.num_active} of {self.num_experts} experts per token are not possible: "
+                f"there must be at least the experts of a token, and at most {_MAX_EXPERTS}"
             )
         if self.intermediate_size < 1:
             raise ConfigError(f"experts need a size of at least 1, got {self.intermediate_size}")
@@ -222,7 +222,7 @@ class ModelConfig:
             )
         if self.layers and len(self.layers) != self.num_layers:
             raise self._error(
-                f"{self.num_layers} layers need as many kinds, got {len(self.layers)}"
+                f"each of the {self.num_layers} layers needs a kind, got {len(self.layers)} kinds"
             )
 
     def _check_rotation(self) -> None:
@@ -231,8 +231,8 @@ class ModelConfig:
         size = self.head_size if self.rotary_size is None else self.rotary_size
         if size % 2 or not 2 <= size <= self.head_size:
             raise self._error(
-                f"an even number of the {self.head_size} elements of a head can be rotated, "
-                f"not {size}"
+                f"the number of rotated elements of a head must be even and at most "
+                f"{self.head_size}, got {size}"
             )
         for kind in self.layer_kinds:
             if kind.rope is not None:

@@ -123,7 +123,9 @@ class GroupedInts:
         if group_of.numel() and not 0 <= int(group_of.min()) <= int(group_of.max()) < groups:
             raise ConfigError(f"a matrix of {self.name} names a group that is not below {groups}")
         if digest(group_of, groups) != self.order:
-            raise ConfigError(f"a matrix of {self.name} has another order than its format")
+            raise ConfigError(
+                f"a matrix of {self.name} does not have the order of groups of its format"
+            )
 
 
 def grouped_ints(

@@ -45,8 +45,8 @@ def locate_model(
     if name is None:
         if revision is not None:
             raise ConfigError(
-                f"--revision {revision} has no effect on {text}, which is no name on the Hugging "
-                "Face Hub: remove it"
+                f"--revision {revision} has no effect on {text}, which is not a name on the "
+                "Hugging Face Hub: remove it"
             )
         return path
     name = name.at(revision)

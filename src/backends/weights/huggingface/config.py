@@ -82,7 +82,7 @@ def _architecture(fields: Fields) -> Architecture:
     named = named if isinstance(named, list) else [named]
     if named[0] not in tuple(BY_NAME):
         name = one_line(named[0] or f"model_type {model_type!r}")[:80]
-        raise ConfigError(f"{fields.source} describes {name}, which is no native architecture")
+        raise ConfigError(f"{fields.source} describes {name}, which is not a native architecture")
     return BY_NAME[named[0]]
 
 

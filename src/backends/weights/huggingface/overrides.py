@@ -112,7 +112,7 @@ def _without(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _unread(key: str, fields: Mapping[str, Any], source: str) -> ConfigError:
     parts = (name for name, part in fields.items() if isinstance(part, Mapping) and key in part)
     part = next(parts, None)
-    hint = f'. It belongs into {part}: {{"{part}": {{"{key}": ...}}}}' if part else ""
+    hint = f'. It belongs in {part}: {{"{part}": {{"{key}": ...}}}}' if part else ""
     return ConfigError(
         f"--hf-overrides sets {key!r}, which {source} lacks and the engine does not read"
         f"{hint or did_you_mean(key, fields)}"

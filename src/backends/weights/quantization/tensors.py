@@ -40,7 +40,7 @@ class QuantizedTensors:
         self._described: dict[Hashable, StoredTensor] = {}
         plain = stored - parts - ignored
         if twice := sorted(plain & self._stems.keys()):
-            raise ConfigError(f"{files.path} has {twice[0]} twice: quantized, and as it was")
+            raise ConfigError(f"{files.path} has {twice[0]} twice: quantized and not quantized")
         self._names = (*sorted(plain), *self._stems)
 
     @property

@@ -63,7 +63,9 @@ class CallSyntax:
 
     def __post_init__(self) -> None:
         if self.trigger and not ("NAME" in self.trigger and self.begin.startswith(self.trigger)):
-            raise ValueError(f"trigger {self.trigger!r} is no beginning of `begin` with NAME")
+            raise ValueError(
+                f"`begin` must start with the trigger {self.trigger!r}, which must have NAME in it"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

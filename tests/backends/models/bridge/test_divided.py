@@ -88,12 +88,12 @@ def test_ranks_compute_the_logits_of_the_whole_model(
         (
             replace(MODELS["granite"], changes={"intermediate_size": 95}),
             2,
-            "transformers' plan for GraniteForCausalLM .* divides .*mlp.* evenly, and it has 95",
+            "plan for GraniteForCausalLM .* cannot divide the 95 rows or columns of .*mlp.* evenly",
         ),
         (
             Model(family="OPT", changes={"ffn_dim": 64, "word_embed_proj_dim": 64}),
             2,
-            "transformers' plan for OPTForCausalLM .* divides nothing",
+            "transformers' plan for OPTForCausalLM .* has no matrix to divide",
         ),
     ],
 )

@@ -292,7 +292,7 @@ def test_a_vocabulary_with_too_many_merges_is_refused(
         "tokenizer.ggml.scores": [0.0] * len(tokens),
         "tokenizer.ggml.token_type": sentencepiece["tokenizer.ggml.token_type"][:259] + [1] * 59,
     }
-    with pytest.raises(ConfigError, match="can be built from each other in over 1000 ways"):
+    with pytest.raises(ConfigError, match="can be merged from each other in more than 1000 ways"):
         tokenizer_from_gguf(hostile, "x.gguf")
 
 

@@ -163,7 +163,7 @@ def test_matrices_of_different_orders_are_of_different_formats() -> None:
     first, second = FORMATS["int4, ordered"](2, 512, 1), FORMATS["int4, ordered"](2, 512, 2)
     assert first.format == second.format
     planes = (*first.planes[:2], first.planes[2].flip(0))
-    with pytest.raises(ConfigError, match="has another order than its format"):
+    with pytest.raises(ConfigError, match="does not have the order of groups of its format"):
         PackedWeights(first.format, first.shape, planes)
 
 

@@ -191,7 +191,7 @@ def test_a_llama_with_experts_is_a_mixtral() -> None:
         num_experts=8, num_active=2, intermediate_size=96, normalizes_shares=True
     )
     assert read(expert_count=0, expert_used_count=0).experts is None
-    with pytest.raises(ConfigError, match="2 of 1 experts cannot compute a token"):
+    with pytest.raises(ConfigError, match="2 of 1 experts per token are not possible"):
         read(expert_count=1, expert_used_count=2)
 
 

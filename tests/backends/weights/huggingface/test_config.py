@@ -73,7 +73,7 @@ def test_an_old_llama_without_kv_heads_has_one_per_query_head() -> None:
 def test_the_model_type_stands_in_for_missing_architectures() -> None:
     config = {k: v for k, v in LLAMA.items() if k != "architectures"}
     assert from_hf_config(config | {"model_type": "qwen3"}).architecture == "Qwen3ForCausalLM"
-    with pytest.raises(ConfigError, match=r"describes model_type 'gpt2', which is no native"):
+    with pytest.raises(ConfigError, match=r"describes model_type 'gpt2', which is not a native"):
         from_hf_config(config | {"model_type": "gpt2"})
     with pytest.raises(ConfigError, match=r"model_type in config.json must be a string"):
         from_hf_config(config | {"model_type": ["llama"]})
@@ -246,7 +246,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "unknown architecture": (
         {"architectures": ["FalconForCausalLM"]},
-        "describes FalconForCausalLM, which is no native architecture",
+        "describes FalconForCausalLM, which is not a native architecture",
     ),
     "architectures of the wrong kind": ({"architectures": 5}, "describes 5"),
     "partial rotary": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),

@@ -76,9 +76,9 @@ def test_objects_are_merged_and_the_architecture_follows() -> None:
     [
         (LLAMA, {"rms_norm_ep": 1}, "'rms_norm_ep', which c lacks and the engine does not read. "
                                     "Did you mean 'rms_norm_eps'?"),
-        (MULTIMODAL, {"vocab_size": 9}, 'belongs into text_config: {"text_config": {"vocab_size"'),
+        (MULTIMODAL, {"vocab_size": 9}, 'belongs in text_config: {"text_config": {"vocab_size"'),
         (MULTIMODAL, {"text_config": {"vocab_siz": 9}}, "text_config in c lacks"),
-        (NEW, {"factor": 4}, "belongs into rope_parameters"),
+        (NEW, {"factor": 4}, "belongs in rope_parameters"),
         (LLAMA, {"quantization_config": {}}, "must not set quantization_config: it describes"),
         (MULTIMODAL, {"text_config": {"auto_map": {}}}, "is never run"),
     ],

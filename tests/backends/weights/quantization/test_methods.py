@@ -207,7 +207,7 @@ def test_a_quantized_checkpoint_without_quantized_tensors_is_refused(tmp_path: P
 
 def test_a_matrix_that_is_there_quantized_and_not_is_refused(tmp_path: Path) -> None:
     parts, _ = AWQ.write(random_matrix())
-    with pytest.raises(ConfigError, match=f"has {MATRIX} twice: quantized, and as it was"):
+    with pytest.raises(ConfigError, match=f"has {MATRIX} twice: quantized and not quantized"):
         write_tensors(tmp_path, parts_of(parts) | {MATRIX: random_matrix()}, AWQ.config)
 
 

@@ -137,4 +137,4 @@ def test_a_cluster_of_its_own_is_closed_to_others_and_ends_with_a_killed_server(
 def test_a_wrong_token_is_refused_in_one_line_that_says_so(stranger: subprocess.Popen[str]) -> None:
     _, errors = stranger.communicate(timeout=PATIENCE)
     assert stranger.returncode != 0
-    assert "is the token wrong?" in errors.splitlines()[-1], errors
+    assert "set RAY_AUTH_MODE and RAY_AUTH_TOKEN" in errors.splitlines()[-1], errors
