@@ -98,7 +98,7 @@ def _random(of: Dataset, vocabulary: Vocabulary, rng: random.Random) -> list[Pro
 
 
 def _prefix_repetition(of: Dataset, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
-    """Equally many requests for each of `num_prefixes` prefixes; `input_len` tokens follow it."""
+    """Prompts of a prefix and `input_len` tokens: the same number for each of `num_prefixes`."""
     per_prefix = of.num_prompts // of.num_prefixes
     if not per_prefix:
         raise ConfigError(

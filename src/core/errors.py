@@ -17,8 +17,8 @@ class ConfigError(TokenmillError):
 
 
 class UnavailableError(ConfigError):
-    """A cluster cannot be joined or has no room now, and may later. A server that has already run
-    there tries again without limit."""
+    """A cluster cannot be joined or has no room at the moment. A server that has already run there
+    tries again without limit."""
 
 
 class PluginError(ConfigError):

@@ -57,7 +57,7 @@ def default_space(
 
 
 def make_space(base: EngineConfig, values: Mapping[str, Sequence[Any]]) -> Space:
-    """A space of these values, and the given one of each setting."""
+    """A space of the settings in `values`: their values in `base` first, then these."""
     return Space(
         {
             key: (getattr(base, key), *(v for v in wanted if v != getattr(base, key)))

@@ -23,11 +23,13 @@ def grammar_of(
     prompt_end: str,
     tokenizer: Tokenizer,
 ) -> Grammar:
-    """The grammar of an answer, in Lark with JSON schemas: of calls and nothing else if they are
-    demanded, otherwise of any text, in which a call that has begun is valid.
+    """The grammar of an answer, in Lark with JSON schemas.
 
-    A model that reasons may do so first. `prompt_end` is the end of the rendered prompt, which may
-    have opened or closed the reasoning. Raises InvalidRequestError if the grammar is too large.
+    If calls are demanded, the answer has calls and nothing else. Otherwise it may be any text, but
+    a call that has begun must be valid. A model that reasons may do so first. `prompt_end` is the
+    end of the rendered prompt, which may have opened or closed the reasoning.
+
+    Raises InvalidRequestError if the grammar is too large.
     """
     marks = reasoning.marks if reasoning is not None else None
     before, *thoughts = _reasoning(marks, prompt_end.rstrip(), tokenizer) if marks else [""]

@@ -128,7 +128,7 @@ def draining_text(fields: Fields) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds with two or three digits that mean something: "85 ms", "1.2 s", "48 s"."""
+    """Seconds with two or three significant digits: "85 ms", "1.2 s", "48 s"."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -68,7 +68,7 @@ class AnswerChain:
         self._stages: list[tuple[Guard, AnswerTransform]] = []
 
     def feed(self, deltas: list[Delta]) -> list[Delta]:
-        """The deltas that are certain because of these."""
+        """The transformed deltas that are certain after these deltas."""
         if not self._makers:
             return deltas
         found: list[Delta] = []

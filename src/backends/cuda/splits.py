@@ -33,7 +33,7 @@ class Splits:
 def choose_split_size(
     visible: Sequence[int], blocks_per_split: int, num_processors: int, max_splits: int
 ) -> int:
-    """Return the keys of a split, so that all splits together about fill the device once.
+    """Return the number of keys of a split. All splits together fill the device about once.
 
     `visible` has the number of keys of each sequence. All sequences share one size, so only long
     ones are divided.

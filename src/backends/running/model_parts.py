@@ -139,7 +139,8 @@ def layer_specs(spec: AttentionSpec, model: ModelConfig) -> list[AttentionSpec]:
 
 
 def linear_spec(spec: AttentionSpec, checkpoint: Checkpoint | None = None) -> LinearSpec:
-    """The specification of the products that go with an attention. None: of no packed weights."""
+    """The specification of the products that go with an attention. Without a checkpoint, weights
+    are not packed."""
     published = None if checkpoint is None else checkpoint.dtype
     format = None if isinstance(published, torch.dtype) else published
     return LinearSpec(dtype=spec.dtype, device=spec.device, format=format)

@@ -73,7 +73,8 @@ class WindowDetokenizer:
 
 
 def _any_token(table: TokenTable) -> int:
-    """Return a token in place of the prompt's last one, so that no new token begins the text."""
+    """Return an ordinary token in place of the prompt's last one: a new token is never decoded as
+    the beginning of a text."""
     shown = (
         index
         for index, data in enumerate(table.token_bytes)

@@ -65,7 +65,8 @@ class Served:
     times: StreamTimes = field(repr=False)
 
     def complete(self, found: Explanation) -> Explanation:
-        """The explanation of an engine, with the time before and after it."""
+        """Add the time outside of the engine to its explanation: before it got the request and
+        after it had computed the answer."""
         end = self.times.read or time.monotonic()
         late = 0.0 if self.times.complete is None else max(0.0, end - self.times.complete)
         tokenizing = self.tokenized - self.arrival

@@ -31,7 +31,7 @@ _ROLES = (None, "user", "assistant", "system", "tool")
 
 
 def check_it_returns_one_text_for_each(transform: object) -> None:
-    """`begin` returns one text for each, of every role, or refuses with a `param`."""
+    """`begin` returns one text per text, whatever its role, or refuses with a `param`."""
     one = _made(transform)
     for role in _ROLES:
         for count in range(len(_TEXTS) + 1):

@@ -111,7 +111,7 @@ def check_parts_and_stacks_have_the_numbers_of_the_whole(
 def check_equal_formats_are_equal(
     weight_format: ReadMethod, write_sample: WriteSample | None = None
 ) -> None:
-    """Matrices that can be stacked have formats that are equal, also as keys of a dictionary."""
+    """Matrices that can be stacked have formats that are equal and have equal hashes."""
     sample = _sample(weight_format, write_sample)
     first, second = (_read(weight_format, sample)[1] for _ in range(2))
     assert first.format == second.format, "the same matrix, read twice, has two formats"
@@ -124,7 +124,8 @@ def check_damaged_tensors_are_refused(
 ) -> None:
     """A tensor that is missing, cut or of another type raises ConfigError, or changes nothing.
 
-    Another shape is allowed, because the loader refuses it. A matrix without its marker is none.
+    Another shape is allowed, because the loader refuses it. Tensors without the marker
+    are not a matrix of the format.
     """
     sample = _sample(weight_format, write_sample)
     method = weight_format(Fields(sample.settings, "config.json"))

@@ -1,4 +1,4 @@
-"""Text for a terminal: without control characters, wrapped between words, and from Markdown."""
+"""Makes text fit for a terminal: removes control characters, wraps lines, renders Markdown."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _divide(
 
 
 def _open_rendezvous(links: Sequence[ActorLink]) -> Rendezvous | None:
-    """Open it on the node of rank 0: at its loopback address if all workers are there."""
+    """Open the rendezvous on rank 0's node, at its loopback address if all workers are there."""
     if len(links) == 1:
         return None
     host = LOOPBACK if _share_node(links) else links[0].node.address

@@ -102,7 +102,7 @@ class Layers:
     def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
         """Return the logits [r, v]. The whole head runs, because some models scale or limit them.
 
-        Token ids only give their number.
+        The token ids that it gets are zeros: only their number matters.
         """
         ids_r = torch.zeros(hidden_re.shape[:1], dtype=torch.long, device=hidden_re.device)
         self._hidden = _Hidden(last_hidden_state=hidden_re.unsqueeze(0))

@@ -26,7 +26,7 @@ class StoredWeight:
 
 
 def weights_of(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, StoredWeight]:
-    """Return all tensors by name; log what it costs that packed ones get `dtype`.
+    """Return all tensors by name; log the memory that packed ones cost as `dtype`.
 
     Raises ConfigError for a damaged tensor.
     """

@@ -67,8 +67,9 @@ def _divide(
 ) -> tuple[tuple[int | None, ...], Sequence[int]]:
     """Divide the layers of each window into groups of at most `size` layers.
 
-    Returns the window of each group, and the group of each layer. The groups of a window take turns
-    with its layers, so that any stage has about equally many of each: its blocks are full.
+    Returns the window of each group, and the group of each layer. Consecutive layers
+    of a window go to its groups in turn. So each stage has about the same number of layers of each
+    group, and its blocks are full.
     """
     windows: list[int | None] = []
     group_of: dict[int, int] = {}

@@ -33,5 +33,5 @@ def make_layers(
 
 
 def every_nth(interval: int, num_layers: int) -> Sequence[bool]:
-    """Return whether a layer is the last of each `interval` layers; no layer is if that is 0."""
+    """Return whether a layer is the last of `interval` layers: false for all layers if it is 0."""
     return [interval > 0 and (index + 1) % interval == 0 for index in range(num_layers)]

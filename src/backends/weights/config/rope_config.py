@@ -78,7 +78,7 @@ class RopeConfig:
                 )
 
     def _check_yarn(self) -> None:
-        """YaRN divides by the logarithm of theta, and takes the logarithms of the two betas."""
+        """Raise ConfigError for numbers of which YaRN cannot take logarithms, or divide by them."""
         if self.theta <= 1:
             raise ConfigError(f"yarn needs a rotary theta above 1, got {self.theta}")
         if not all(

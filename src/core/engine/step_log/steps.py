@@ -96,7 +96,7 @@ class LoggedStep:
 
     @property
     def num_bytes(self) -> int:
-        """About the memory that it needs."""
+        """An estimate of the memory that the step needs in the log."""
         num_pairs = len(self.prompts) + len(self.num_cached) + len(self.hooks)
         num_items = len(self.num_drafts) + len(self.num_accepted) + len(self.preempted)
         num_ids = len(self.engine_ids) if self.has_own_ids else 0

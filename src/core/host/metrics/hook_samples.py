@@ -16,7 +16,8 @@ def with_hook_stats(metrics: bytes, stats: Iterable[HookStats], engine: EngineCl
     """The metrics with samples of these hooks, in the families that the engines' hooks have.
 
     Samples of a family that an engine does not have, because its observer of metrics is not
-    enabled, are left out. They have no label `engine`, so that the engines' samples are others.
+    enabled, are left out. These samples have no label `engine`, so they are not mixed with the
+    engines' own.
     """
     if not (found := tuple(stats)):
         return metrics

@@ -55,10 +55,10 @@ class Progress:
 
 
 class Board:
-    """The words of one engine's process."""
+    """The memory in which one engine's process reports what it does, for its parent to read."""
 
     def __init__(self, memory: memoryview) -> None:
-        """`memory`: `board_bytes` of zeros, or of the other side's board."""
+        """`memory`: `board_bytes` of zeros, or the memory of an existing board."""
         start = WORD * NUM_WORDS
         last_steps = len(memory) - LAST_STEPS_BYTES
         end = last_steps - STAGE_BYTES - CALL_BYTES

@@ -55,7 +55,7 @@ class LastSteps:
     """A slot of the memory for each of the last steps: its facts as msgpack, and its times."""
 
     def __init__(self, memory: memoryview) -> None:
-        """`memory`: LAST_STEPS_BYTES of shared memory, zeros before the first process writes."""
+        """`memory`: LAST_STEPS_BYTES of zeros, or the memory of an existing object."""
         starts = range(0, LAST_STEPS_BYTES, SLOT_BYTES)
         self._slots = [memory[start : start + SLOT_BYTES] for start in starts]
 
@@ -89,8 +89,11 @@ class LastSteps:
     # Its parent reads
 
     def read(self) -> list[tuple[PlannedStep, StepTimes | None]]:
-        """The steps, the oldest first; without times: it was not finished. A step that was being
-        written when the process ended, or that a crash has damaged, is left out."""
+        """The steps, the oldest first. A step that was not finished has no times.
+
+        A step that was being written when the process ended, or that a crash has damaged, is left
+        out.
+        """
         found = []
         for slot in self._slots:
             (length,) = _LENGTH.unpack_from(slot)
