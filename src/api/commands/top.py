@@ -37,8 +37,8 @@ def add_parser(subparsers: Any) -> None:
         "top",
         help="show what a running server does, once per second",
         description="Show running and waiting requests, the last steps and the KV blocks of a "
-        "server. Without the admin key, ids are placeholders. Ctrl-C ends it. If the output is no "
-        "terminal, it is shown once.",
+        "server. Without the admin key, ids are placeholders. Ctrl-C ends it. If the output is not "
+        "a terminal, the state is shown once.",
         examples=("tokenmill top", "tokenmill top --url http://127.0.0.1:8080 --json"),
     )
     add_server_flags(parser)

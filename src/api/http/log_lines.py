@@ -99,7 +99,7 @@ def request_text(fields: Fields) -> str:
 
 
 def short_id(request_id: str, room: int | None = None) -> str:
-    """A request's id. If it is longer than `room`, without the API's prefix, and cut."""
+    """A request's id. An id longer than `room` loses the API's prefix, and is cut."""
     found = printable(request_id)
     if room is None or len(found) <= room:
         return found

@@ -88,7 +88,7 @@ class _History:
             self.lose(earlier[-1])
 
     def compute(self, index: int, step: TracedStep, num_tokens: int) -> None:
-        """A step computes tokens of it."""
+        """Note that a step computes tokens of the request."""
         end = step.committed_at or self.trace.until
         self.leave_out(step.planned_at, index)
         self._add(self._phase_in(end), end)

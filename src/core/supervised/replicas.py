@@ -33,8 +33,8 @@ class Replicas:
     # Start and end
 
     async def start(self, progress: Progress, *, one_first: bool) -> tuple[Ready, ...]:
-        """Start all engines; `progress` shows that of the first one. `one_first`: the others start
-        when the first one is ready, for example because it downloads the model for all.
+        """Start all engines. `progress` gets the stages of the first one. With `one_first`, the
+        others start when the first one is ready, because it may download the model for all.
 
         Raises what the start of an engine raises.
         """

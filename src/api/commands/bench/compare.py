@@ -16,8 +16,8 @@ def add_compare_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "compare",
         help="say which of two results is faster",
-        description="Compare the median times of single requests. A difference counts if it is "
-        "larger than chance explains, given the spread of the requests.",
+        description="Compare the median times of single requests. A difference counts if the "
+        "spread between requests does not explain it.",
         examples=("tokenmill bench compare before.json after.json",),
     )
     for name, which in (("first", "the first result"), ("second", "the result to judge")):

@@ -141,7 +141,7 @@ def tell(notice: str) -> None:
 
 
 def wrapped(line: str, columns: int) -> list[str]:
-    """The rows of a line. In a table of two columns, the second one goes on below its beginning."""
+    """The rows of a line. In a table of two columns, the second is wrapped inside its column."""
     name = re.match(r"\S.*? {2,}", line)
     indent = name.end() if name and name.end() < columns // 2 else 0
     return textwrap.wrap(line, columns, subsequent_indent=" " * indent) or [""]
