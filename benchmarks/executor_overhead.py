@@ -25,8 +25,7 @@ from tokenmill.backends.execution.ray.provider import RayProvider
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Executor, no_progress
 from tokenmill.core.plan import Grant, StepPlan
-from tokenmill.testing.conformance.executor.checks import make_spec, prompt_plan
-from tokenmill.testing.conformance.executor.worker import load_simulated
+from tokenmill.testing.conformance.executor.worker import load_simulated, make_spec, prompt_plan
 
 PROVIDERS: dict[str, ExecutorProvider] = {
     "multiprocess": MultiProcessProvider(),

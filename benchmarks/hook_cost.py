@@ -32,7 +32,7 @@ from tokenmill.core.engine.request import Request
 from tokenmill.core.engine.step import StepLimits
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.plan import StepPlan, StepResult
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.plugins.observers.prometheus import PrometheusMetrics
 from tokenmill.plugins.observers.stats_log import StatsLog, StatsLogOptions
 from tokenmill.plugins.orders.fcfs import FirstComeFirstServed

@@ -31,7 +31,7 @@ from tokenmill.assembly import build_supervised_engine
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient
 from tokenmill.core.interfaces import no_progress
-from tokenmill.core.sampling_params import OutputKind
+from tokenmill.core.requests.sampling_params import OutputKind
 
 CLIENT = Path(__file__).parent / "cpu/peers/http_load.py"
 

@@ -21,7 +21,7 @@ from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.core.engine.request import Request
 from tokenmill.core.engine.step import StepLimits
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.testing import SimulatedExecutor, expected_tokens
 from tokenmill.testing.engine_driver import EngineDriver
 

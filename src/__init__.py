@@ -32,11 +32,14 @@ if TYPE_CHECKING:
         TokenmillError,
         WrongContextError,
     )
-    from .core.grammar import Grammar, GrammarKind
     from .core.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
     from .core.plan import TokenLogprobs
-    from .core.pooling import Pooling, PoolingParams
-    from .core.pooling_outputs import (
+    from .core.requests.grammar import Grammar, GrammarKind
+    from .core.requests.pooling import Pooling, PoolingParams
+    from .core.requests.request_options import RequestOptions
+    from .core.requests.sampling_params import OutputKind, SamplingParams
+    from .llm import LLM
+    from .pooling_outputs import (
         EmbeddingOutput,
         EmbeddingRequestOutput,
         PoolingOutput,
@@ -44,9 +47,6 @@ if TYPE_CHECKING:
         ScoringOutput,
         ScoringRequestOutput,
     )
-    from .core.request_options import RequestOptions
-    from .core.sampling_params import OutputKind, SamplingParams
-    from .llm import LLM
 
 __all__ = [
     "HOOK_API",
@@ -96,16 +96,16 @@ _NAMES = {
         "ConfigError EngineStoppedError InvalidRequestError OverloadedError PluginError "
         "RateLimitedError RequestFailedError TokenmillError WrongContextError"
     ),
-    "core.grammar": "Grammar GrammarKind",
+    "core.requests.grammar": "Grammar GrammarKind",
     "core.outputs": "CompletionOutput FinishReason RequestMetrics RequestOutput",
     "core.plan": "TokenLogprobs",
-    "core.pooling": "Pooling PoolingParams",
-    "core.pooling_outputs": (
+    "core.requests.pooling": "Pooling PoolingParams",
+    "pooling_outputs": (
         "EmbeddingOutput EmbeddingRequestOutput PoolingOutput PoolingRequestOutput "
         "ScoringOutput ScoringRequestOutput"
     ),
-    "core.request_options": "RequestOptions",
-    "core.sampling_params": "OutputKind SamplingParams",
+    "core.requests.request_options": "RequestOptions",
+    "core.requests.sampling_params": "OutputKind SamplingParams",
     "llm": "LLM",
 }
 """Names by their modules, which are imported when a name is asked for: `import tokenmill` is fast,

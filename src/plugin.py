@@ -36,9 +36,12 @@ from .core.contract.parsing.answers import (
     CallSyntax,
     ContentDelta,
     Delta,
+    ParsedAnswer,
     ReasoningDelta,
+    ToolCall,
     ToolCallDelta,
     ToolDefinition,
+    collect,
 )
 from .core.contract.parsing.argument_values import argument_value
 from .core.contract.parsing.enclosed_calls import enclosed_calls
@@ -52,6 +55,17 @@ from .core.contract.policy import (
     Victim,
 )
 from .core.contract.providers.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
+from .core.contract.providers.http_routes import (
+    ChatAnswer,
+    ChatEnd,
+    Route,
+    RouteAnswer,
+    RouteCall,
+    RouteChat,
+    Routes,
+    RouteStream,
+    ServedModel,
+)
 from .core.contract.providers.routing import ReplicaView, RoutedRequest, Router, least_loaded
 from .core.contract.providers.speculation import (
     Draft,
@@ -70,11 +84,12 @@ from .core.contract.providers.transforming import (
 )
 from .core.contract.registry import PluginContext, Registry, Replica
 from .core.errors import ConfigError, InvalidRequestError, PluginError
-from .core.interfaces import ChatFormat, Tokenizer
+from .core.interfaces import ChatFormat, ModelInfo, Tokenizer
 from .core.log import get_logger
 from .core.outputs import FinishReason
 from .core.rate_bucket import RateBucket
-from .core.request_options import RequestOptions
+from .core.requests.grammar import Grammar
+from .core.requests.request_options import RequestOptions
 
 __all__ = [
     "HOOK_API",
@@ -83,6 +98,8 @@ __all__ = [
     "AnswerTransform",
     "BracketScanner",
     "CallSyntax",
+    "ChatAnswer",
+    "ChatEnd",
     "ChatFormat",
     "ConfigError",
     "ContentDelta",
@@ -96,8 +113,11 @@ __all__ = [
     "FinishReason",
     "Finished",
     "FinishedRequest",
+    "Grammar",
     "InvalidRequestError",
     "Load",
+    "ModelInfo",
+    "ParsedAnswer",
     "Parsing",
     "Planned",
     "PluginContext",
@@ -119,9 +139,16 @@ __all__ = [
     "RequestOptions",
     "RequestText",
     "RequestView",
+    "Route",
+    "RouteAnswer",
+    "RouteCall",
+    "RouteChat",
+    "RouteStream",
     "RoutedRequest",
     "Router",
+    "Routes",
     "SchedulingPolicy",
+    "ServedModel",
     "SpeculationLimits",
     "SpeculationSupport",
     "Speculator",
@@ -130,6 +157,7 @@ __all__ = [
     "StepView",
     "Stopping",
     "Tokenizer",
+    "ToolCall",
     "ToolCallDelta",
     "ToolCallParser",
     "ToolDefinition",
@@ -137,6 +165,7 @@ __all__ = [
     "Transformed",
     "Victim",
     "argument_value",
+    "collect",
     "content_before",
     "enclosed_calls",
     "find",

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tokenmill.api.cli import make_parser
-from tokenmill.testing import SchedulingPolicyConformance
 from tokenmill.testing.conformance.installed import LoadedPlugin
+from tokenmill.testing.conformance.policies import scheduling_policy
 
 from .core.plugin_packages import Packages
 from .server_process import RunningServer, running_server
@@ -148,9 +148,8 @@ def is_import(statement: ast.stmt) -> bool:
 def test_its_plugin_passes_the_kit(packages: Packages) -> None:
     packages.install("shortest-first", PLUGIN, header="")
     [subject] = LoadedPlugin("shortest-first").subjects()
-    suite = SchedulingPolicyConformance()
-    suite.test_nobody_starves(subject.make)
-    suite.test_keys_are_tuples_of_numbers(subject.make)
+    scheduling_policy.check_nobody_starves(subject.make)
+    scheduling_policy.check_keys_are_tuples_of_numbers(subject.make)
     key = subject.make().key
     request = argparse.Namespace(max_tokens=10, arrival_time=0.0)
     longer = argparse.Namespace(max_tokens=20, arrival_time=0.0)

@@ -125,7 +125,8 @@ def test_all_of_core_is_imported_without_torch_or_http() -> None:
         "import tokenmill.api.cli; tokenmill.api.cli.make_parser().format_help()",
         "import tokenmill.plugins.schedulers.chunked",
         "import tokenmill.plugin",
-        "import tokenmill.testing.conformance",
+        "import tokenmill.testing.suite_options",
+        "from tokenmill.testing import SchedulerConformance, ToolCallParserConformance",
         "import tokenmill.api.server, tokenmill.backends.text.load",
     ],
 )

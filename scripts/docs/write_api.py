@@ -16,7 +16,7 @@ from typing import Any
 import griffe
 
 import tokenmill
-from tokenmill.core.sampling_params import (
+from tokenmill.core.requests.sampling_params import (
     PLACES,
     SAMPLED,
     SamplingParams,

@@ -53,8 +53,8 @@ of this page. It may have these tables and keys:
 | `[plugins]` | `strict` | true: a plugin that fails to load stops the start; false: it is skipped |
 | a slot, for example `[scheduler]` | `use` | name of the provider |
 | a slot | any other key | an option of the provider |
-| `[observer.NAME]`, `[admission.NAME]`, `[logits_processor.NAME]`, `[transform.NAME]` | any key | \
-an option of NAME |
+| `[observer.NAME]`, `[admission.NAME]`, `[logits_processor.NAME]`, `[transform.NAME]`, \
+`[route.NAME]` | any key | an option of NAME |
 """
 
 Groups = dict[str, list[argparse.Action]]

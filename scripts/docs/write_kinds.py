@@ -30,20 +30,27 @@ CHOSEN_BY = {
 def page() -> str:
     """The page with the table as the code is now."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    head = ("| provides | kind | chosen by | runs in | tier | suite |", "|---|---|---|---|---|---|")
+    head = (
+        "| provides | kind | chosen by | runs in | tier | suite | may have |",
+        "|---|---|---|---|---|---|---|",
+    )
     table = "\n".join((*head, *map(row, KINDS.values())))
     return f"{before}{BEGIN}\n{table}\n\n{END}{rest.partition(END)[2]}"
 
 
 def row(kind: Kind[Any]) -> str:
     flag = f"`--{kind.name.replace('_', '-')}`"
+    chosen = CHOSEN_BY.get(kind.choose, flag)
+    if kind.choose == "all" and kind.flag is not None:
+        chosen = f"{flag}, {chosen}"
     cells = (
         kind.does,
         f"`{kind.name.upper()}`",
-        CHOSEN_BY.get(kind.choose, flag),
+        chosen,
         RUNS[kind.runs],
         kind.tier,
         f"`{kind.suite.partition(':')[2]}`",
+        ", ".join(f"`{member.name}`" for member in kind.may_have),
     )
     return f"| {' | '.join(cells)} |"
 

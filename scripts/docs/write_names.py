@@ -48,7 +48,12 @@ IMPLEMENTED = (
 )
 """Protocols that plugins implement: another member would break each of them."""
 
-PROVISIONAL = {"AnswerTransform", "RequestText", "Transform", "Transformed"}
+TRANSFORMS = {"AnswerTransform", "RequestText", "Transform", "Transformed"}
+ROUTES = {
+    *("ChatAnswer", "ChatEnd", "Grammar", "ModelInfo", "ParsedAnswer", "Route", "RouteAnswer"),
+    *("RouteCall", "RouteChat", "RouteStream", "Routes", "ServedModel", "ToolCall", "collect"),
+}
+PROVISIONAL = TRANSFORMS | ROUTES
 """Names of `tokenmill.plugin` that may still change."""
 STABLE = [name for name in plugin.__all__ if name not in PROVISIONAL]
 

@@ -13,14 +13,15 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
+from ..core.config import EngineConfig
 from ..core.contract.client import EngineClient
 from ..core.errors import ConfigError, TokenmillError
-from ..core.suggest import near_and_known
+from ..core.wording.suggest import near_and_known
 from . import live, operations
 from .anthropic.messages import count_tokens, create_message
 from .http.answer_headers import AddHeaders
 from .http.docs_page import route as docs_page
-from .http.errors import APIError, handle_error
+from .http.errors import ERROR_SHAPES, APIError, handle_error
 from .http.host_check import CheckHost
 from .http.keys.auth import RequireKey
 from .http.keys.ring import KeyRing
@@ -30,6 +31,8 @@ from .openai.chat import create_chat_completion
 from .openai.completions import create_completion
 from .openai.embeddings import create_embeddings
 from .parsing.chosen_parsers import build_answer_parsers
+from .parsing.parser_guards import ParserGuards
+from .plugin_routes.building import PluginRoutes, build_routes
 from .responses.route import create_response
 from .serving.context import AppContext, ServerSettings
 from .tracing import profiling
@@ -67,12 +70,14 @@ ADMIN_ROUTES = (
     Route("/stop_profile", profiling.stop_profile, methods=["POST"]),
 )
 """Routes that change or reveal the server's inside. They exist only with an admin key."""
+PAGES = (*docs_page.ROUTES, *live.ROUTES)
 
 
 def create_app(
     engine: EngineClient,
     settings: ServerSettings | None = None,
     keys: KeyRing | None = None,
+    routes: PluginRoutes | None = None,
     **options: Any,
 ) -> Starlette:
     """An ASGI app with the server's HTTP API, for your own server or to mount in another app.
@@ -83,19 +88,23 @@ def create_app(
 
     `options` are fields of ServerSettings, and change `settings`:
     `create_app(engine, api_keys=["secret"])`. `keys`: the result of `make_key_ring` for the
-    settings, if the program reloads the key file.
+    settings, if the program reloads the key file. `routes`: those of plugins, if the program has
+    built them before it starts the engine.
 
     Raises ConfigError for an unknown option, an empty key and a key file that cannot be used, and
-    PluginError if the chosen parsers of answers cannot be built. With an engine that is not
-    started, the lifespan raises PluginError, and what `engine.start` raises.
+    PluginError if parsers of answers or routes of plugins cannot be built. With an engine that is
+    not started, the lifespan raises PluginError, and what `engine.start` raises.
     """
     settings = _changed(settings or ServerSettings(), options)
     keys = keys or make_key_ring(settings)
+    routes = routes or plugin_routes(engine.config)
+    guards = routes.guards
     app: Starlette = Starlette(
         routes=[
             *ROUTES,
             *(ADMIN_ROUTES if keys.has_admin else ()),
-            *((*docs_page.ROUTES, *live.ROUTES) if settings.ui else ()),
+            *(PAGES if settings.ui else ()),
+            *routes.routes,
         ],
         middleware=_middleware(settings, keys),
         exception_handlers={
@@ -104,28 +113,36 @@ def create_app(
             HTTPException: handle_error,
             Exception: handle_error,
         },
-        lifespan=lambda _: _lifespan(app, engine, settings),  # its argument may be another app
+        lifespan=lambda _: _lifespan(app, engine, settings, guards),  # it may get another app
     )
+    setattr(app.state, ERROR_SHAPES, routes.error_shapes)
     app.router.redirect_slashes = False  # a redirect's address would come from the Host header
     if engine.is_started:
-        _open(app, engine, settings)
+        _open(app, engine, settings, guards)
     return app
 
 
-def _open(app: Starlette, engine: EngineClient, settings: ServerSettings) -> None:
-    parsers = build_answer_parsers(engine.config, engine.tokenizer.chat_format)
+def plugin_routes(config: EngineConfig) -> PluginRoutes:
+    """The routes of the enabled plugins. Raises PluginError if one of them cannot be added."""
+    return build_routes(config, (*ROUTES, *ADMIN_ROUTES, *PAGES))
+
+
+def _open(
+    app: Starlette, engine: EngineClient, settings: ServerSettings, guards: ParserGuards
+) -> None:
+    parsers = build_answer_parsers(engine.config, engine.tokenizer.chat_format, guards)
     app.state.context = AppContext(engine=engine, settings=settings, parsers=parsers)
 
 
 @asynccontextmanager
 async def _lifespan(
-    app: Starlette, engine: EngineClient, settings: ServerSettings
+    app: Starlette, engine: EngineClient, settings: ServerSettings, guards: ParserGuards
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         if not engine.is_started:
             stack.push_async_callback(engine.close)
             await engine.start()
-        _open(app, engine, settings)
+        _open(app, engine, settings, guards)
         yield
 
 

@@ -17,7 +17,7 @@ from ..core.shell.checking import check_prompt_text
 from ..core.shell.home import DRAINING
 from ..version import __version__
 from .chat.conversation import encode_conversation
-from .http.errors import APIError, shutting_down
+from .http.errors import ERROR_SHAPES, APIError, shutting_down
 from .http.live_page import FILES
 from .openai.reading.bodies import DetokenizeBody, TokenizeBody
 from .openai.reading.requests import read_conversation, read_tool_use
@@ -44,7 +44,7 @@ POST /v1/responses          POST /v1/embeddings
 POST /v1/messages           POST /v1/messages/count_tokens
 POST /tokenize              POST /detokenize       GET /tokenizer_info
 GET  /health  /ready  /load  /metrics  /plugins  /version  /openapi.json{page}
-"""
+{added}"""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus's text format."""
 
@@ -55,7 +55,9 @@ async def index(request: Request) -> Response:
     if context.settings.ui and "text/html" in request.headers.get("accept", ""):
         return await FILES.page(request)
     model, page = context.engine.model_name, "  /docs  /live" if context.settings.ui else ""
-    return PlainTextResponse(INDEX.format(version=__version__, model=model, page=page))
+    added = "  ".join(getattr(request.app.state, ERROR_SHAPES))
+    text = INDEX.format(version=__version__, model=model, page=page, added=added and f"{added}\n")
+    return PlainTextResponse(text)
 
 
 async def health(request: Request) -> Response:

@@ -26,7 +26,7 @@ from ..core.processes.free_memory import return_memory_regularly
 from ..core.shell.engine_shell import EngineShell
 from ..core.shell.local_engine import LocalEngine, refuse_replicas
 from ..core.supervised.client import SupervisedEngine
-from .app import create_app, make_key_ring
+from .app import create_app, make_key_ring, plugin_routes
 from .http.connections.connection import Connection
 from .http.connections.descriptors import max_connections
 from .http.connections.handshakes import Handshake
@@ -36,6 +36,7 @@ from .http.log_lines import log_formatter
 from .http.log_output import log_handler
 from .http.log_throttle import Throttle
 from .listening import BACKLOG, Address, listening, tls_context
+from .plugin_routes.building import PluginRoutes
 from .serving.context import ServerSettings
 from .stopping import LAST_WORDS, Stopper
 
@@ -90,17 +91,20 @@ class _Server(uvicorn.Server):
 
 
 def make_server(
-    engine: EngineClient, options: ServeOptions, keys: KeyRing | None = None
+    engine: EngineClient,
+    options: ServeOptions,
+    keys: KeyRing | None = None,
+    routes: PluginRoutes | None = None,
 ) -> uvicorn.Server:
-    """A uvicorn server for a started engine. It installs no signal handlers. `keys`: see
-    `create_app`."""
+    """A uvicorn server for a started engine. It installs no signal handlers. `keys` and `routes`:
+    see `create_app`."""
     context, room = tls_context(options.address), Room(max_connections())
     protocol: Any = partial(Connection, room)
     if context is not None:
         protocol = partial(Handshake, context, room)
     return _Server(
         uvicorn.Config(
-            create_app(engine, options.settings, keys),
+            create_app(engine, options.settings, keys, routes),
             http=protocol,
             ws="none",
             lifespan="off",
@@ -135,8 +139,9 @@ async def serve(
         start.enter_context(StartLimit(config.plugin_start_timeout, interrupts=True))
         if options.settings.api_key_file is not None:
             stopper.call_at_hangup(keys.reload)
+        routes = plugin_routes(config)  # a wrong one is refused before the model is loaded
         async with _make_engine(config, options, progress) as engine:
-            server = make_server(engine, options, keys)
+            server = make_server(engine, options, keys, routes)
             start.close()
             stopper.install(engine, server)
             url = options.address.url(sock)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.contract.client import EngineClient
 from ..core.outputs import RequestOutput
-from ..core.sampling_params import OutputKind, SamplingParams
+from ..core.requests.sampling_params import OutputKind, SamplingParams
 
 PERCENTILES = (10, 25, 50, 75, 90, 99)
 TokenIds = Sequence[int]

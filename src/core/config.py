@@ -10,9 +10,9 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from .errors import ConfigError
-from .kinds import KINDS, SLOTS
-from .pooling import Pooling
-from .sampling_params import MODEL, sampled_in
+from .kinds import KINDS
+from .requests.pooling import Pooling
+from .requests.sampling_params import MODEL, sampled_in
 from .settings.checking import check_value
 from .settings.compilation import (
     capture_sizes,
@@ -26,7 +26,7 @@ from .settings.multimodal import check_limits
 from .settings.refused import refusal
 from .settings.sampling_defaults import read_sampling_defaults
 from .settings.speculation import SpeculationSettings, read_speculation
-from .suggest import did_you_mean
+from .wording.suggest import did_you_mean
 
 T = TypeVar("T")
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
@@ -38,16 +38,17 @@ _GRAPHS = "CUDA graphs are for GPUs"
 _TEXT_ONLY = "the engine takes text only"
 
 
-def _with_slots(cls: type[T]) -> type[T]:
-    """Add the settings that choose the providers of slots: each kind declares its own."""
-    for slot in SLOTS:
-        cls.__annotations__[slot] = "str | None"
-        setattr(cls, slot, KINDS[slot].flag)
+def _with_kinds(cls: type[T]) -> type[T]:
+    """Add the settings that choose providers: each kind declares its own."""
+    for name, kind in KINDS.items():
+        if kind.flag is not None:
+            cls.__annotations__[name] = "str | None"
+            setattr(cls, name, kind.flag)
     return cls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-@_with_slots
+@_with_kinds
 class EngineConfig:
     """Settings of one engine. None: the model, the machine or plugins.toml decides at start.
 
@@ -443,6 +444,10 @@ class EngineConfig:
         """The name that chooses the provider of a slot; None: plugins.toml decides."""
         name: str | None = getattr(self, slot)
         return name
+
+    def named(self, kind: str) -> tuple[str, ...]:
+        """The names in a setting that takes several, with commas."""
+        return tuple(filter(None, map(str.strip, (self.chosen(kind) or "").split(","))))
 
     def speculation(self) -> SpeculationSettings:
         """The settings of speculation, with --speculative-config parsed. Raises ConfigError."""

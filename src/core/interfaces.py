@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .grammar import Grammar
 from .plan import StepPlan, StepResult
+from .requests.grammar import Grammar
 
 Progress = Callable[[str, float], None]
 """Called with the name of a stage, for example "loading weights", and the fraction of it that is

@@ -10,14 +10,26 @@ from __future__ import annotations
 from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from .members import (
+    CALL_ID_LENGTH,
+    DESCRIBES_TOOLS,
+    IS_DETERMINISTIC,
+    NEEDS_HIDDEN_STATES,
+    PARSES,
+    PREPARE,
+    PROPOSES,
+    WRITE_SAMPLE,
+    Member,
+)
 from .settings.declaration import setting
-from .suggest import near_and_known
+from .wording.suggest import near_and_known
 
 if TYPE_CHECKING:  # only for type checkers: contracts are in the layer above
     from .contract.parsing.answer_parsers import ReasoningParser, ToolCallParser
     from .contract.policy import SchedulingPolicy
     from .contract.providers.deciders import Admission, PreemptionMode, Scheduler, SpeculativeMethod
     from .contract.providers.draft_length import DraftLengthPolicy
+    from .contract.providers.http_routes import Routes
     from .contract.providers.routing import Router
     from .contract.providers.transforming import Transform
 
@@ -44,11 +56,13 @@ class Kind(Generic[P]):
     provisional."""
     needs: tuple[str, ...] = ()
     """Attributes that every provider must have."""
+    may_have: tuple[Member[Any], ...] = ()
+    """Attributes that a provider may have."""
     choose: Literal["one", "all", "request", "model"] = "one"
     """The providers that are used: the one that a flag or plugins.toml chooses; all of the enabled
     plugins; those whose arguments a request names; the one that a model's files name."""
     flag: Field[str | None] | None = None
-    """The setting that chooses a provider."""
+    """The setting that chooses a provider. For "all", it enables the plugins of these names."""
     hook: str | None = None
     """The hook through which the engine calls its providers; None: they are called directly."""
     switch: str | None = None
@@ -58,6 +72,10 @@ class Kind(Generic[P]):
 
     def __str__(self) -> str:
         return self.name
+
+    def lacks(self, provider: object) -> list[str]:
+        """The needed attributes that an object does not have."""
+        return [name for name in self.needs if not hasattr(provider, name)]
 
     @property
     def is_slot(self) -> bool:
@@ -175,9 +193,10 @@ LINEAR_BACKEND: Kind[Any] = Kind(
 MODEL_IMPL: Kind[Any] = Kind(
     name="model_impl",
     does="models of other architectures",
-    suite="model.suite:ModelImplConformance",
+    suite="model:ModelImplConformance",
     runs="worker",
     needs=("reasons_against", "__call__"),
+    may_have=(WRITE_SAMPLE,),
     has_auto=True,
     flag=setting(
         None,
@@ -191,7 +210,7 @@ whether it can run a model."""
 GRAMMAR_BACKEND: Kind[Any] = Kind(
     name="grammar_backend",
     does="masks for answers that follow a grammar",
-    suite="grammar.suite:GrammarConformance",
+    suite="grammar:GrammarConformance",
     runs="worker",
     needs=("reasons_against", "__call__"),
     has_auto=True,
@@ -211,6 +230,7 @@ SPECULATIVE_METHOD: Kind[SpeculativeMethod] = Kind(
     runs="worker",
     tier="stable",
     needs=("propose",),
+    may_have=(PREPARE, NEEDS_HIDDEN_STATES, PROPOSES, IS_DETERMINISTIC),
     hook="propose",
     flag=setting(
         None,
@@ -220,8 +240,7 @@ SPECULATIVE_METHOD: Kind[SpeculativeMethod] = Kind(
         group="speculation",
     ),
 )
-"""`--speculative-model` and the keys of `--speculative-config` fill the options of a method. One
-with `proposes = False` is never called."""
+"""`--speculative-model` and the keys of `--speculative-config` fill the options of a method."""
 DRAFT_LENGTH: Kind[DraftLengthPolicy] = Kind(
     name="draft_length",
     does="draft lengths",
@@ -229,6 +248,7 @@ DRAFT_LENGTH: Kind[DraftLengthPolicy] = Kind(
     runs="engine",
     tier="stable",
     needs=("choose", "observe", "forget"),
+    may_have=(IS_DETERMINISTIC,),
     switch="speculative_adaptive",
     flag=setting(
         None,
@@ -240,10 +260,11 @@ DRAFT_LENGTH: Kind[DraftLengthPolicy] = Kind(
 TOOL_CALL_PARSER: Kind[ToolCallParser] = Kind(
     name="tool_call_parser",
     does="tool calls in answers",
-    suite="parsers.suite:ToolCallParserConformance",
+    suite="parsers.tool_calls:ToolCallParserConformance",
     runs="api",
     tier="stable",
     needs=("reasons_against", "parse", "needs_special_tokens", "call_syntax"),
+    may_have=(DESCRIBES_TOOLS, CALL_ID_LENGTH, PARSES),
     has_auto=True,
     flag=setting(
         None,
@@ -256,10 +277,11 @@ TOOL_CALL_PARSER: Kind[ToolCallParser] = Kind(
 REASONING_PARSER: Kind[ReasoningParser] = Kind(
     name="reasoning_parser",
     does="reasoning in answers",
-    suite="parsers.suite:ReasoningParserConformance",
+    suite="parsers.reasoning:ReasoningParserConformance",
     runs="api",
     tier="stable",
     needs=("reasons_against", "parse", "needs_special_tokens", "marks"),
+    may_have=(PARSES,),
     has_auto=True,
     flag=setting(
         None,
@@ -275,6 +297,7 @@ ROUTER: Kind[Router] = Kind(
     runs="api",
     tier="stable",
     needs=("route", "forget"),
+    may_have=(IS_DETERMINISTIC,),
     flag=setting(
         None,
         "policy that chooses the replica of each request, with --data-parallel-size: prefix-aware, "
@@ -285,10 +308,24 @@ ROUTER: Kind[Router] = Kind(
 TRANSFORM: Kind[Transform] = Kind(
     name="transform",
     does="changes of requests and answers: redaction, moderation, rewriting",
-    suite="transforms.suite:TransformConformance",
+    suite="transforms:TransformConformance",
     runs="api",
     needs=("begin",),
     choose="all",
+)
+ROUTE: Kind[Routes] = Kind(
+    name="route",
+    does="further paths of the HTTP API",
+    suite="http_routes.suite:RouteConformance",
+    runs="api",
+    needs=("routes", "error"),
+    choose="all",
+    flag=setting(
+        None,
+        "further paths of the HTTP API: ollama (Ollama's API), or a plugin's name; several with "
+        "commas; default: only the server's own paths",
+        group="answers",
+    ),
 )
 OBSERVER: Kind[object | None] = Kind(
     name="observer",
@@ -311,9 +348,10 @@ ADMISSION: Kind[Admission | None] = Kind(
 WEIGHT_FORMAT: Kind[Any] = Kind(
     name="weight_format",
     does="quantized weights of directories",
-    suite="weight_format.suite:WeightFormatConformance",
+    suite="weight_format:WeightFormatConformance",
     runs="worker",
     needs=("__call__",),
+    may_have=(WRITE_SAMPLE,),
     choose="model",
 )
 """The name of a provider is a `quant_method` of `quantization_config` in config.json. A factory
@@ -321,7 +359,7 @@ returns the reader of these settings: ReadMethod of backends/weights/quantizatio
 LOGITS_PROCESSOR: Kind[Any] = Kind(
     name="logits_processor",
     does="changes of logits, by arguments of the request",
-    suite="logits.suite:LogitsProcessorConformance",
+    suite="logits:LogitsProcessorConformance",
     runs="worker",
     needs=(
         "arguments",

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 from structlog.contextvars import get_contextvars
 
-from .tracebacks import plugin_frames_first
+from .wording.tracebacks import plugin_frames_first
 
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 

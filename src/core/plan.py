@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from .errors import PluginError
-from .sampling_params import SamplingParams
+from .requests.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from ..core.config import EngineConfig
 from ..core.errors import ConfigError
 from ..core.interfaces import Computation, Executor, ModelInfo, Pending, Progress
 from ..core.plan import StepPlan, StepResult
-from ..core.sampling_params import SamplingParams
+from ..core.requests.sampling_params import SamplingParams
 from ..core.shell.local_engine import EngineParts, local_engine
 from .fitting import fit_step_time
 from .probes import PlanMaker, Probe, knots_up_to, probes_to_check, probes_to_fit

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.interfaces import ModelInfo
 from ..core.plan import BlockCopies, CopyDirection, Grant, RequestStart, StepPlan
-from ..core.sampling_params import SamplingParams
+from ..core.requests.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ from ..core.errors import (
 )
 from ..core.host.plugin_host import PluginHost
 from ..core.outputs import FinishReason
-from ..core.request_options import RequestOptions
-from ..core.sampling_params import SamplingParams
+from ..core.requests.request_options import RequestOptions
+from ..core.requests.sampling_params import SamplingParams
 from ..core.shell.checking import check_ids
 from ..core.shell.new_core import fit_max_model_len, make_core
 from ..core.shell.new_requests import make_requests

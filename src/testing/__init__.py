@@ -16,13 +16,18 @@ if TYPE_CHECKING:
     from .conformance.engine.workload import EngineShape as EngineShape
     from .conformance.engine.workload import Job as Job
     from .conformance.executor.suite import ExecutorConformance as ExecutorConformance
-    from .conformance.grammar.suite import GrammarConformance as GrammarConformance
+    from .conformance.grammar import GrammarConformance as GrammarConformance
+    from .conformance.http_routes.suite import RouteConformance as RouteConformance
     from .conformance.linear.suite import LinearConformance as LinearConformance
-    from .conformance.logits.suite import LogitsProcessorConformance as LogitsProcessorConformance
-    from .conformance.model.suite import ModelImplConformance as ModelImplConformance
+    from .conformance.logits import LogitsProcessorConformance as LogitsProcessorConformance
+    from .conformance.model import ModelImplConformance as ModelImplConformance
     from .conformance.package import PackageConformance as PackageConformance
-    from .conformance.parsers.suite import ReasoningParserConformance as ReasoningParserConformance
-    from .conformance.parsers.suite import ToolCallParserConformance as ToolCallParserConformance
+    from .conformance.parsers.reasoning import (
+        ReasoningParserConformance as ReasoningParserConformance,
+    )
+    from .conformance.parsers.tool_calls import (
+        ToolCallParserConformance as ToolCallParserConformance,
+    )
     from .conformance.policies.admission import AdmissionConformance as AdmissionConformance
     from .conformance.policies.draft_length import DraftLengthConformance as DraftLengthConformance
     from .conformance.policies.observer import ObserverConformance as ObserverConformance
@@ -33,8 +38,8 @@ if TYPE_CHECKING:
         SchedulingPolicyConformance as SchedulingPolicyConformance,
     )
     from .conformance.policies.speculator import SpeculatorConformance as SpeculatorConformance
-    from .conformance.transforms.suite import TransformConformance as TransformConformance
-    from .conformance.weight_format.suite import WeightFormatConformance as WeightFormatConformance
+    from .conformance.transforms import TransformConformance as TransformConformance
+    from .conformance.weight_format import WeightFormatConformance as WeightFormatConformance
     from .simulated.executor import SimulatedExecutor as SimulatedExecutor
     from .simulated.executor import expected_tokens as expected_tokens
     from .toy_tokenizer import ToyTokenizer as ToyTokenizer

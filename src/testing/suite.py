@@ -5,12 +5,13 @@ pytest --pyargs tokenmill.testing.suite --plugin NAME
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from .. import testing
-from ..core.kinds import KINDS, Kind
+from ..core.kinds import Kind
 from .conformance.installed import Subject
 from .conformance.package import PackageConformance
 
@@ -22,6 +23,11 @@ class TestPackage(PackageConformance):
     def plugins_file(self, pytestconfig: pytest.Config) -> str | None:
         file: str | None = pytestconfig.getoption("--plugins-file")
         return file
+
+
+def add_tests(kinds: Iterable[Kind[Any]]) -> None:
+    """Add the suites of these kinds. Suites for other kinds may need libraries that are missing."""
+    globals().update({tests.__name__: tests for tests in map(_tests_of, kinds)})
 
 
 def _tests_of(kind: Kind[Any]) -> type:
@@ -39,6 +45,3 @@ def _tests_of(kind: Kind[Any]) -> type:
     suite = getattr(testing, kind.suite.partition(":")[2])
     name = f"Test{suite.__name__.removesuffix('Conformance')}"
     return type(name, (suite,), {"kind": kind.name, "provider": provider, "__module__": __name__})
-
-
-globals().update({tests.__name__: tests for tests in map(_tests_of, KINDS.values())})

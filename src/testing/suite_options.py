@@ -9,8 +9,10 @@ import pytest
 
 from ..core.errors import TokenmillError
 from ..core.host.plugins_file import read_settings
+from ..core.kinds import KINDS
 from .conformance.installed import LoadedPlugin, Subject, find_plugin
 from .progress_file import ProgressFile
+from .suite import add_tests
 from .time_limit import DEFAULT_SECONDS, TimeLimit
 
 _NAME = pytest.StashKey[str]()
@@ -60,21 +62,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_SUBJECTS] = plugin.subjects()
     except TokenmillError:
         config.stash[_SUBJECTS] = ()
+    offered = {subject.kind for subject in config.stash[_SUBJECTS]}
+    try:
+        add_tests(kind for name, kind in KINDS.items() if name in offered)
+    except ImportError as error:
+        raise pytest.UsageError(f"a suite for this plugin needs more libraries: {error}") from None
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     """The plugin under test, for pytest's header."""
     return f"tokenmill: {find_plugin(config.stash[_NAME]).source}"
-
-
-def pytest_pycollect_makeitem(
-    collector: pytest.Module | pytest.Class, name: str, obj: object
-) -> list[pytest.Item] | None:
-    """Leave out suites for kinds that the plugin does not offer."""
-    kind = getattr(obj, "kind", None) if isinstance(obj, type) else None
-    if kind is None or any(s.kind == kind for s in collector.config.stash[_SUBJECTS]):
-        return None
-    return []
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tokenmill.backends.text.tokenizer import HFTokenizer
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.interfaces import GrammarChecker
 from tokenmill.core.shell.local_engine import EngineParts, local_engine
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
@@ -69,16 +71,25 @@ class ScriptedExecutor(SimulatedExecutor):
 
 @contextlib.contextmanager
 def scripted_server(
-    template: str = TEMPLATE, **options: str
+    template: str = TEMPLATE,
+    *,
+    grammars: GrammarChecker | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: str,
 ) -> Iterator[tuple[Served, ScriptedExecutor]]:
-    """A server and its model; `options` are fields of EngineConfig."""
+    """A server and a model, which follows no grammar.
+
+    `options` are fields of EngineConfig, `settings` of ServerSettings.
+    """
     tokenizer = byte_tokenizer(template)
     executor = ScriptedExecutor(tokenizer)
 
     def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineParts:
         plugins = PluginHost.load(config)
-        return EngineParts(executor=executor, tokenizer=tokenizer, plugins=plugins)
+        return EngineParts(
+            executor=executor, tokenizer=tokenizer, plugins=plugins, grammars=grammars
+        )
 
     engine = local_engine(EngineConfig(disable_log_stats=True, **options), build)
-    with serve_engine(engine) as served:
+    with serve_engine(engine, **settings or {}) as served:
         yield served, executor

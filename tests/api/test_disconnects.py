@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from tokenmill.api.http.connections import connection
-from tokenmill.core.grammar import Grammar
 from tokenmill.core.plan import StepPlan, StepResult
+from tokenmill.core.requests.grammar import Grammar
 
 from .serving import PATIENCE, Served, SteeredExecutor, serve_engine, toy_engine
 

@@ -14,8 +14,8 @@ import openai
 import pytest
 
 from tokenmill.core.errors import InvalidRequestError
-from tokenmill.core.pooling import Pooling
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.pooling import Pooling
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from .serving import Served, serve_engine, toy_engine
 from .test_errors import check_error

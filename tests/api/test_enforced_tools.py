@@ -12,9 +12,9 @@ from llguidance import LLMatcher, LLTokenizer
 
 from tokenmill.api.chat.enforcing import grammar_of
 from tokenmill.api.chat.tools import ToolUse
-from tokenmill.api.parsing.answer_reader import AnswerReader, collect
+from tokenmill.api.parsing.answer_reader import AnswerReader
 from tokenmill.core.contract.parsing.answer_parsers import ToolCallParser
-from tokenmill.core.contract.parsing.answers import ToolDefinition
+from tokenmill.core.contract.parsing.answers import ToolDefinition, collect
 from tokenmill.plugins.reasoning_parsers.think import MarkedReasoning
 from tokenmill.plugins.tool_parsers.generic import GenericToolParser
 from tokenmill.plugins.tool_parsers.hermes import HermesToolParser

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tokenmill.core.log import event_fields
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.supervised import client
 
 from ..core.shell.test_engine_shell import in_event_loop

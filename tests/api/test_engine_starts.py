@@ -15,7 +15,7 @@ import pytest
 from tests.core.plugin_packages import Packages
 from tokenmill.core.errors import EngineStoppedError, PluginError
 from tokenmill.core.processes.child import Child, spawn
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.supervised import link
 
 from .serving import PATIENCE

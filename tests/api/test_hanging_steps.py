@@ -8,7 +8,7 @@ import pytest
 
 from tokenmill.core.contract.client import STALL_FACTOR
 from tokenmill.core.errors import EngineStoppedError
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.supervised.supervisor import EngineSupervisor
 
 from .toy_process import STEP_FAULT, toy_process

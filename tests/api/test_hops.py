@@ -74,5 +74,5 @@ def test_the_profile_sees_calls_of_other_threads() -> None:
         thread.join()
     finally:
         threading.setprofile(None)
-    assert "core/sampling_params.py" in entered.of_tokenmill()
+    assert "core/requests/sampling_params.py" in entered.of_tokenmill()
     assert sys.getprofile() is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tokenmill.core.errors import EngineStoppedError
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.supervised.lost_steps import MAX_FILES
 
 from ..core.shell.test_engine_shell import in_event_loop

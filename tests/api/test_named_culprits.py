@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tokenmill.core.errors import EngineStoppedError
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from ..core.shell.test_engine_shell import in_event_loop
 from .toy_process import toy_process, until

@@ -10,8 +10,8 @@ import weakref
 from collections.abc import Iterable
 
 from tokenmill.core.errors import EngineStoppedError, InvalidRequestError, OverloadedError
-from tokenmill.core.processes.board import Board
-from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.processes.watching.board import Board
+from tokenmill.core.requests.sampling_params import OutputKind, SamplingParams
 from tokenmill.core.shell.engine_shell import EngineShell
 from tokenmill.core.supervised.supervisor import EngineSupervisor
 

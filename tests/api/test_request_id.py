@@ -19,7 +19,7 @@ from tokenmill.api.http.request_id import TrackRequests
 from tokenmill.core.contract.events import Finished
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.log import JsonFormatter
-from tokenmill.core.request_options import MAX_CLIENT_ID
+from tokenmill.core.requests.request_options import MAX_CLIENT_ID
 from tokenmill.plugin import Load, RequestView, get_logger
 
 from .serving import PATIENCE, Served, SteeredExecutor, serve_engine, toy_engine

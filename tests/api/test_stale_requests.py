@@ -8,7 +8,7 @@ import pytest
 
 from tokenmill.core.errors import EngineStoppedError
 from tokenmill.core.processes.place import WHOLE_MACHINE
-from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.requests.sampling_params import OutputKind, SamplingParams
 
 from .toy_process import NUM_BLOCKS, toy_process, until
 

@@ -10,7 +10,7 @@ import pytest
 from tokenmill.api.http.errors import APIError
 from tokenmill.api.openai.reading.bodies import CompletionBody
 from tokenmill.api.openai.reading.requests import grammar_fields
-from tokenmill.core.grammar import Grammar
+from tokenmill.core.requests.grammar import Grammar
 
 SCHEMA = {
     "properties": {"properties": {"properties": {"a": {}}}, "free": {"additionalProperties": {}}},

@@ -61,7 +61,10 @@ CHANGED = f"outer(inner({SAYS}))"
 def wrapped(packages: Packages) -> Iterator[tuple[httpx.Client, Any]]:
     packages.install("wrap", CODE, header=HEADER)
     packages.write_settings('[plugins]\nenable = ["wrap"]\n')
-    with scripted_server() as (served, model), httpx.Client(base_url=served.url) as http:
+    with (
+        scripted_server(route="ollama") as (served, model),
+        httpx.Client(base_url=served.url) as http,
+    ):
         model.says = SAYS
         yield http, model
 
@@ -96,9 +99,14 @@ def test_all_apis_use_them(wrapped: Any) -> None:
     assert said["content"][0]["text"] == CHANGED
     said = http.post("/v1/responses", json={"input": "x", "max_output_tokens": 20}).json()
     assert said["output"][0]["content"][0]["text"] == CHANGED
+    body: dict[str, Any] = {"model": ask(http).json()["model"], "messages": messages}
+    assert (
+        http.post("/api/chat", json=body | {"stream": False}).json()["message"]["content"]
+        == CHANGED
+    )
     says = f"outer(inner({SAYS[2:]}))"  # the model continues what the transforms have added
     ids = byte_tokenizer(TEMPLATE).encode(ASSISTANT)
-    body: dict[str, Any] = {"prompt": ASSISTANT, "max_tokens": 20}
+    body = {"prompt": ASSISTANT, "max_tokens": 20}
     for prompt in (ASSISTANT, ids):
         said = http.post("/v1/completions", json=body | {"prompt": prompt}).json()
         assert "choices" in said, (prompt, said)

@@ -18,10 +18,10 @@ import pytest
 from tokenmill.api.cli import main
 from tokenmill.core.contract.explanation import Explanation
 from tokenmill.core.contract.hookspecs import hookimpl
-from tokenmill.core.grammar import Grammar, GrammarKind
 from tokenmill.core.plan import StepPlan, StepResult
 from tokenmill.core.processes.place import Place
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.grammar import Grammar, GrammarKind
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell.engine_shell import EngineShell
 from tokenmill.core.shell.served import READING
 from tokenmill.testing.simulated.executor import SimulatedExecutor

@@ -13,7 +13,7 @@ from tokenmill.core.engine.request import Request
 from tokenmill.core.host.calling.proposal_hook import ProposalHook
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import ModelInfo, no_progress
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell.checking import check_ids
 from tokenmill.core.shell.new_core import fit_max_model_len, make_core
 from tokenmill.core.shell.new_requests import make_requests

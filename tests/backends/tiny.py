@@ -21,7 +21,7 @@ from tokenmill.backends.weights.config.kv_groups import one_group
 from tokenmill.backends.weights.config.model_config import ModelConfig
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import BlockCopies, Grant, RequestStart, StepPlan, StepResult
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from .models.dense import compute_logits
 

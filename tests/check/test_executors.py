@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tokenmill import AsyncEngine, SamplingParams
-from tokenmill.core.grammar import Grammar
+from tokenmill.core.requests.grammar import Grammar
 
 pytestmark = pytest.mark.check
 

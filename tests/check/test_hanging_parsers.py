@@ -1,5 +1,5 @@
-"""A parser or a transform that hangs in a real server: its request fails, or the server ends and
-names it."""
+"""A parser, a transform or a route that hangs in a real server: its request fails, or the server
+ends and names it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,28 @@ class Odd:
 @hookimpl
 def register(registry):
     registry.offer(kinds.TRANSFORM, "odd", Odd)
+"""
+
+
+ROUTE = """
+import asyncio
+from tokenmill.plugin import Route
+
+class Odd:
+    async def hang(self, call, body):
+        await asyncio.sleep(0)
+        {act}
+
+    @property
+    def routes(self):
+        return [Route(path="/odd", handle=self.hang)]
+
+    def error(self, status, message):
+        return [message]
+
+@hookimpl
+def register(registry):
+    registry.offer(kinds.ROUTE, "odd", Odd)
 """
 
 
@@ -55,6 +77,17 @@ def test_a_transform_that_hangs_is_interrupted_and_the_server_goes_on(tmp_path: 
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=120)
         assert answer.status_code == 500 and "'odd'" in answer.json()["error"]["message"]
         assert httpx.get(f"{server.url}/ready", timeout=60).status_code == 200
+
+
+def test_a_route_that_hangs_is_interrupted_and_the_server_goes_on(tmp_path: Path) -> None:
+    install(tmp_path, "while True: pass", ROUTE)
+    flags = ("--plugins-file", str(tmp_path / "plugins.toml"))
+    with running_server(tmp_path, *flags, packages=tmp_path) as server:
+        answer = httpx.get(f"{server.url}/odd", timeout=120)
+        assert answer.status_code == 500 and "'odd'" in answer.json()[0]
+        assert httpx.post(f"{server.url}/v1/chat/completions", json=CHAT).status_code == 200
+        found = httpx.get(f"{server.url}/plugins").json()["plugins"]
+        assert [one["failures"] for one in found if one["name"] == "odd"] == [1]
 
 
 def test_native_code_that_hangs_ends_the_server_and_is_named(tmp_path: Path) -> None:

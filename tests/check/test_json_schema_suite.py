@@ -15,9 +15,9 @@ import jsonschema
 from tests.backends.grammar.toy import SPEC, grammars, serve, text_of
 from tokenmill.backends.grammar.base import GrammarError, MaskedRows
 from tokenmill.backends.grammar.grammars import allow_all
-from tokenmill.core.grammar import Grammar
 from tokenmill.core.outputs import FinishReason
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.grammar import Grammar
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from .parts import need
 

@@ -29,9 +29,14 @@ GREETER: Kind[Any] = Kind(
 
 KINDS:"""
 SUITE = """
+from ..suites import suite
+
+def check_it_greets(greeter):
+    assert greeter().greet() == "Hello"
+
+@suite
 class GreeterConformance:
-    def test_it_greets(self, greeter):
-        assert greeter().greet() == "Hello"
+    pass
 """
 PLUGIN = """
 from dataclasses import dataclass, field

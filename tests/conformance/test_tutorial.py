@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny import CONFIG
@@ -17,36 +16,30 @@ from tests.backends.weights.gguf_writing import write_gguf
 from tests.oracle.architectures import write
 from tokenmill.api.cli import make_parser
 from tokenmill.api.parsing.chosen_parsers import build_answer_parsers
-from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.models.opening import describe
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import ChatFormat
-from tokenmill.testing import (
-    AdmissionConformance,
-    AttentionConformance,
-    DraftLengthConformance,
-    ExecutorConformance,
-    GrammarConformance,
-    LinearConformance,
-    LogitsProcessorConformance,
-    ModelImplConformance,
-    ObserverConformance,
-    RouterConformance,
-    SchedulerConformance,
-    SchedulingPolicyConformance,
-    SpeculatorConformance,
-    ToolCallParserConformance,
-    WeightFormatConformance,
-)
+from tokenmill.testing import AttentionConformance
+from tokenmill.testing.conformance import grammar, logits, model, weight_format
 from tokenmill.testing.conformance.engine.speculating import SHAPES as DRAFTING_SHAPES
 from tokenmill.testing.conformance.engine.workload import SHAPES
-from tokenmill.testing.conformance.executor.checks import decode_plan, make_spec, prompt_plan
+from tokenmill.testing.conformance.executor import suite as executors
+from tokenmill.testing.conformance.executor.worker import decode_plan, make_spec, prompt_plan
 from tokenmill.testing.conformance.installed import LoadedPlugin, Subject
-from tokenmill.testing.conformance.logits import checks
-from tokenmill.testing.conformance.model.checks import load
-from tokenmill.testing.conformance.weight_format.checks import make_sample
+from tokenmill.testing.conformance.linear import suite as linear
+from tokenmill.testing.conformance.parsers import tool_calls
+from tokenmill.testing.conformance.policies import (
+    admission,
+    draft_length,
+    observer,
+    router,
+    scheduler,
+    scheduling_policy,
+    speculator,
+)
+from tokenmill.testing.conformance.suites import checks_of
 
 from ..core.plugin_packages import Packages
 
@@ -84,33 +77,30 @@ def test_the_other_order_passes_the_kit(packages: Packages) -> None:
     subject = subjects(packages, recipe("registry.offer(kinds.SCHEDULING_POLICY, "))[
         "scheduling_policy"
     ]
-    suite = SchedulingPolicyConformance()
-    suite.test_nobody_starves(subject.make)
-    suite.test_keys_are_tuples_of_numbers(subject.make)
-    suite.test_the_same_request_has_the_same_key(subject.make)
+    scheduling_policy.check_nobody_starves(subject.make)
+    scheduling_policy.check_keys_are_tuples_of_numbers(subject.make)
+    scheduling_policy.check_the_same_request_has_the_same_key(subject.make)
 
 
 def test_the_draft_length_passes_the_kit(packages: Packages) -> None:
     subject = subjects(packages, recipe("registry.offer(kinds.DRAFT_LENGTH, "))["draft_length"]
-    suite = DraftLengthConformance()
-    suite.test_nothing_is_kept_of_ended_requests(subject.make)
+    draft_length.check_nothing_is_kept_of_ended_requests(subject.make)
     for shape in DRAFTING_SHAPES:
-        suite.test_an_engine_takes_its_answers(subject.make, shape)
+        draft_length.check_an_engine_takes_its_answers(subject.make, shape)
 
 
 def test_the_bare_hooks_pass_the_kit(packages: Packages) -> None:
     found = subjects(packages, recipe("def admit("))
-    AdmissionConformance().test_it_never_raises(found["admission"].make)
-    AdmissionConformance().test_refusals_say_why_and_for_how_long(found["admission"].make)
-    ObserverConformance().test_it_survives_every_event(found["observer"].make)
+    admission.check_it_never_raises(found["admission"].make)
+    admission.check_refusals_say_why_and_for_how_long(found["admission"].make)
+    observer.check_it_survives_every_event(found["observer"].make)
 
 
 def test_the_wrapper_passes_the_kit(packages: Packages) -> None:
     subject = subjects(packages, recipe("wrapper=True"))["scheduler"]
-    suite = SchedulerConformance()
-    suite.test_nobody_starves(subject.make)
+    scheduler.check_nobody_starves(subject.make)
     for shape in SHAPES:
-        suite.test_it_decides_every_step_itself(subject.make, shape)
+        scheduler.check_it_decides_every_step_itself(subject.make, shape)
 
 
 def test_the_attention_backend_s_tests_run_where_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,32 +110,25 @@ def test_the_attention_backend_s_tests_run_where_they_say(monkeypatch: pytest.Mo
     exec(code, found)
     suite = found["TestOnTheCPU"]
     assert issubclass(suite, AttentionConformance)
-    assert suite.device is not AttentionConformance.device
+    assert "device" in vars(suite)
 
 
 def test_the_router_passes_the_kit(packages: Packages) -> None:
     code = recipe("registry.offer(kinds.ROUTER, ")
     subject = subjects(packages, code)["router"]
-    suite = RouterConformance()
-    suite.test_it_chooses_a_replica_that_serves(subject.make)
-    suite.test_it_uses_every_replica(subject.make)
-    suite.test_it_survives_the_loss_of_any_replica(subject.make)
-    suite.test_its_memory_has_a_limit(subject.make)
+    router.check_it_chooses_a_replica_that_serves(subject.make)
+    router.check_it_uses_every_replica(subject.make)
+    router.check_it_survives_the_loss_of_any_replica(subject.make)
+    router.check_its_memory_has_a_limit(subject.make)
 
 
 def test_the_executor_passes_the_kit_and_refuses_ranks(packages: Packages) -> None:
     code = recipe("kinds.DISTRIBUTED_EXECUTOR_BACKEND, ")
     provider: Any = subjects(packages, code)["distributed_executor_backend"].make()
-    suite = ExecutorConformance()
-    for test in (
-        suite.test_it_describes_the_loaded_model,
-        suite.test_steps_are_computed_in_the_order_of_their_launch,
-        suite.test_a_step_that_raises_ends_only_its_own_requests,
-        suite.test_long_prompts_arrive_whole,
-    ):
-        executor = provider(make_spec())
-        test(executor)
-        executor.close()
+    executors.check_it_describes_the_loaded_model(provider)
+    executors.check_steps_are_computed_in_the_order_of_their_launch(provider)
+    executors.check_a_step_that_raises_ends_only_its_own_requests(provider)
+    executors.check_long_prompts_arrive_whole(provider)
     for options in ({"pipeline_parallel_size": 2}, {"cpu_bind": "0"}):
         assert len(provider.reasons_against(make_spec(EngineConfig.from_options(**options)))) == 1
 
@@ -168,89 +151,80 @@ def test_the_executor_records_the_steps_that_its_options_say(packages: Packages)
 
 def test_the_linear_backend_passes_the_kit(packages: Packages) -> None:
     code = recipe("registry.offer(kinds.LINEAR_BACKEND, ")
-    backend = subjects(packages, code)["linear_backend"].make()
-    spec = LinearSpec(dtype=torch.float32, device=torch.device("cpu"))
-    suite = LinearConformance()
-    suite.test_reasons_and_kept_formats_are_told_for_any_specification(backend, "cpu")
-    suite.test_products_equal_the_reference(backend, spec, True)
-    suite.test_kept_weights_are_multiplied_as_they_are(backend, spec)
-    suite.test_segments_are_one_matrix_in_their_order(backend, spec)
-    suite.test_gate_and_up_equal_the_reference(backend, spec, "silu")
-    suite.test_a_head_returns_float32(backend, spec)
+    backend: Any = subjects(packages, code)["linear_backend"].make()
+    linear.check_reasons_and_kept_formats_are_told_for_any_specification(backend, "cpu")
+    linear.check_products_equal_the_reference(backend, True, "cpu")
+    linear.check_kept_weights_are_multiplied_as_they_are(backend, "cpu")
+    linear.check_segments_are_one_matrix_in_their_order(backend, "cpu")
+    linear.check_gate_and_up_equal_the_reference(backend, "silu", "cpu")
+    linear.check_a_head_returns_float32(backend, "cpu")
 
 
 def test_the_logits_processor_passes_the_kit(packages: Packages) -> None:
     code = recipe("registry.offer(kinds.LOGITS_PROCESSOR, ")
     processor: Any = subjects(packages, code)["logits_processor"].make()
-    suite = LogitsProcessorConformance()
-    suite.test_it_says_what_it_reads(processor)
-    suite.test_arguments_are_accepted_or_refused_with_a_value_error(processor)
-    made = checks.make(processor)
-    suite.test_a_token_is_left_to_sample(made)
-    suite.test_rows_do_not_change_each_other(made)
-    suite.test_the_same_tokens_give_the_same_logits(made)
+    logits.check_it_says_what_it_reads(processor)
+    logits.check_arguments_are_accepted_or_refused_with_a_value_error(processor)
+    logits.check_a_token_is_left_to_sample(processor)
+    logits.check_rows_do_not_change_each_other(processor)
+    logits.check_the_same_tokens_give_the_same_logits(processor)
 
 
 def test_the_grammar_backend_passes_the_kit(packages: Packages) -> None:
     code = recipe("registry.offer(kinds.GRAMMAR_BACKEND, ")
-    backend = subjects(packages, code)["grammar_backend"].make()
-    suite = GrammarConformance()
-    tests = [getattr(suite, name) for name in dir(suite) if name.startswith("test_")]
-    assert tests
-    for test in tests:
-        test(backend)
+    backend: Any = subjects(packages, code)["grammar_backend"].make()
+    checks = list(checks_of(grammar))
+    assert checks
+    for check in checks:
+        check(backend)
 
 
 def test_the_model_implementation_passes_the_kit(packages: Packages, tmp_path: Path) -> None:
     code = recipe("registry.offer(kinds.MODEL_IMPL, ")
-    impl = subjects(packages, code)["model_impl"].make()
+    impl: Any = subjects(packages, code)["model_impl"].make()
     write("llama", tmp_path)
     config = tmp_path / "model" / "config.json"
     config.write_text(config.read_text().replace("LlamaForCausalLM", "AcmeForCausalLM"))
-    suite = ModelImplConformance()
-    suite.test_other_architectures_are_refused(impl, tmp_path)
-    model = load(impl, tmp_path / "model")
-    suite.test_every_layer_attends_once_and_sizes_are_as_configured(model)
-    suite.test_chunks_of_a_prompt_equal_the_whole(model)
+    model.check_other_architectures_are_refused(impl, tmp_path)
+    path = tmp_path / "model"
+    model.check_every_layer_attends_once_and_sizes_are_as_configured(impl, tmp_path, path)
+    model.check_chunks_of_a_prompt_equal_the_whole(impl, tmp_path, path)
 
 
 def test_the_model_implementation_gets_gguf_files_of_its_architecture(
     packages: Packages, tmp_path: Path
 ) -> None:
     code = recipe("registry.offer(kinds.MODEL_IMPL, ")
-    impl = subjects(packages, code)["model_impl"].make()
+    impl: Any = subjects(packages, code)["model_impl"].make()
     path = tmp_path / "m.gguf"
     write_gguf(path, random_checkpoint(CONFIG, 0), architecture="acme")
     assert "'acme', which is not supported" in NativeModels.reasons_against(describe(path))[0]
-    model = load(impl, path)
-    ModelImplConformance().test_chunks_of_a_prompt_equal_the_whole(model)
+    model.check_chunks_of_a_prompt_equal_the_whole(impl, tmp_path, path)
 
 
 def test_the_weight_format_passes_the_kit(packages: Packages, tmp_path: Path) -> None:
     code = recipe("registry.offer(kinds.WEIGHT_FORMAT, ")
-    reader = subjects(packages, code)["weight_format"].make()
-    suite, sample = WeightFormatConformance(), make_sample(reader.write_sample)
-    suite.test_settings_are_accepted_or_refused(reader)
-    suite.test_absurd_settings_are_accepted_or_refused(reader, sample)
-    suite.test_one_tensor_marks_a_matrix(reader, sample)
-    suite.test_a_matrix_has_the_numbers_of_the_sample(reader, sample)
-    suite.test_parts_and_stacks_have_the_numbers_of_the_whole(reader, sample)
-    suite.test_equal_formats_are_equal(reader, reader.write_sample)
-    suite.test_damaged_tensors_are_refused(reader, sample)
-    suite.test_a_directory_has_the_matrix(reader, sample, tmp_path)
+    reader: Any = subjects(packages, code)["weight_format"].make()
+    weight_format.check_settings_are_accepted_or_refused(reader)
+    weight_format.check_absurd_settings_are_accepted_or_refused(reader)
+    weight_format.check_one_tensor_marks_a_matrix(reader)
+    weight_format.check_a_matrix_has_the_numbers_of_the_sample(reader)
+    weight_format.check_parts_and_stacks_have_the_numbers_of_the_whole(reader)
+    weight_format.check_equal_formats_are_equal(reader)
+    weight_format.check_damaged_tensors_are_refused(reader)
+    weight_format.check_a_directory_has_the_matrix(reader, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["phrases", "similar", "stock-phrases"])
 def test_the_speculative_methods_pass_the_kit(name: str, packages: Packages) -> None:
     code = recipe(f'kinds.SPECULATIVE_METHOD, "{name}"')
     subject = subjects(packages, code)["speculative_method"]
-    suite = SpeculatorConformance()
-    suite.test_every_request_gets_one_draft(subject.make)
-    suite.test_no_draft_is_longer_than_asked(subject.make)
-    suite.test_each_request_gets_a_draft_of_its_own(subject.make)
-    suite.test_nothing_is_kept_of_ended_requests(subject.make)
+    speculator.check_every_request_gets_one_draft(subject.make)
+    speculator.check_no_draft_is_longer_than_asked(subject.make)
+    speculator.check_each_request_gets_a_draft_of_its_own(subject.make)
+    speculator.check_nothing_is_kept_of_ended_requests(subject.make)
     if name == "similar":
-        suite.test_hidden_states_are_not_kept(subject.make)
+        speculator.check_hidden_states_are_not_kept(subject.make)
 
 
 def test_the_options_are_understood(packages: Packages) -> None:
@@ -274,9 +248,8 @@ def test_the_tool_call_parser_finds_its_call(packages: Packages) -> None:
     parser = subjects(packages, code)["tool_call_parser"].make
     call = 'CALL{"name": "weather", "arguments": {"city": "Oslo"}}END'
     assert call in RECIPES
-    suite = ToolCallParserConformance()
-    suite.test_its_own_answers_are_read(parser, [(call, [("weather", {"city": "Oslo"})])])
-    suite.test_cuts_change_nothing(parser, 1)
+    tool_calls.check_its_own_answers_are_read(parser, [(call, [("weather", {"city": "Oslo"})])])
+    tool_calls.check_cuts_change_nothing(parser, 1)
     packages.write_settings('[plugins]\nenable = ["acme-snippet"]\n')
     for source, expected in (("CALL{", "AcmeCalls"), ("", "GenericToolParser")):
         chosen = build_answer_parsers(EngineConfig(), ChatFormat(source=source)).tools

@@ -6,141 +6,117 @@ as long.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import os
-import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterator, Mapping
+from inspect import Parameter, signature
 from pathlib import Path
-from types import ModuleType
-from xml.etree import ElementTree
+from types import FunctionType, ModuleType
 
 import pytest
 
 from tokenmill import testing
+from tokenmill.testing.conformance.suites import checks_of
 
-from .wrong import (
-    admissions,
-    attentions,
-    draft_lengths,
-    executors,
-    grammars,
-    linears,
-    models,
-    observers,
-    orders,
-    packages,
-    parsers,
-    preemptions,
-    processors,
-    routers,
-    schedulers,
-    speculators,
-    transforms,
-    weight_formats,
-)
+from .wrong import Wrong, load_all
+from .wrong.packages import install_wrong_packages
 
-ROOT = Path(__file__).resolve().parents[2]
-RUNS = (
-    (schedulers,),
-    (preemptions, parsers, routers, transforms),
-    (attentions, linears, models, weight_formats, processors),
-    (orders, packages, observers, admissions, draft_lengths, grammars, executors),
-    (speculators,),
-)
-"""What runs in one process, each of about the same length."""
-WRONG = {
-    name: cls
-    for module in itertools.chain(*RUNS)
-    for name, cls in vars(module).items()
-    if name.startswith("Test")
-}
-FIGURES = "reported"
-"""In the names of the checks that cannot fail."""
+WRONG = load_all()
 OVERLAPPING = "two-plans"
 """In the names of cases with two plans at once, which `make soak` adds: a sixth of the time."""
-OUTER_PLUGINS = ("faulthandler", "unraisableexception", "threadexception")
-"""What a pytest run within a pytest run leaves to the outer one."""
-OPTIONS = ("-q", "--tb=no", "--noconftest", "-c", os.devnull, "-p", "no:cacheprovider")
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_plugin_fails_the_check_for_what_it_does_wrong(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only this check runs, in this process, and only until its first case fails."""
-    wrong = WRONG[name]
-    if issubclass(wrong, packages.WrongPackage):
-        packages.install_wrong_packages(tmp_path)
-        monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    check = f"{sys.modules[wrong.__module__].__file__}::{name}::{wrong.fails}"
-    options = ["-x", "-s", f"-k=not {OVERLAPPING}", f"--rootdir={ROOT}"]
-    options += [f"--basetemp={tmp_path / 'made'}", *(f"-pno:{one}" for one in OUTER_PLUGINS)]
-    assert pytest.main([*OPTIONS, *options, check]) == pytest.ExitCode.TESTS_FAILED
+each_wrong_plugin = pytest.mark.parametrize("wrong", WRONG, ids=str)
 
 
 @pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
-    folder = tmp_path_factory.mktemp("wrong")
-    return run_all_suites(folder, f"not {FIGURES} and not {OVERLAPPING}")
+def wrong_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packages")
+    install_wrong_packages(folder)
+    return folder
 
 
-def run_all_suites(folder: Path, chosen: str) -> Mapping[str, set[str]]:
-    """The tests that failed, by class: all wrong plugins, in several processes."""
-    packages.install_wrong_packages(folder)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(partial(run_suites, folder, chosen), RUNS))
-    return {name: failures for result in results for name, failures in result.items()}
+@pytest.fixture(autouse=True)
+def installed(wrong_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(wrong_packages))
 
 
-def run_suites(folder: Path, chosen: str, modules: Sequence[ModuleType]) -> Mapping[str, set[str]]:
-    """Which of the chosen tests of which class fail, where a folder's packages are installed."""
-    name, files = modules[0].__name__, [str(module.__file__) for module in modules]
-    report = folder / f"{name}.xml"
-    options = ["-p", "tokenmill.testing.pytest_plugin", "-k", chosen]
-    options += [f"--rootdir={ROOT}", f"--junitxml={report}", f"--basetemp={folder / name}"]
-    environment = {
-        "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]),
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *OPTIONS, *options, *files],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=os.environ | environment,
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    found: dict[str, set[str]] = defaultdict(set)
-    for case in ElementTree.parse(report).iter("testcase"):
-        if case.find("failure") is not None or case.find("error") is not None:
-            name = case.attrib["classname"].rpartition(".")[2]
-            found[name].add(case.attrib["name"].partition("[")[0])
-    return found
+@each_wrong_plugin
+def test_a_wrong_plugin_fails_the_check_for_what_it_does_wrong(
+    wrong: Wrong, request: pytest.FixtureRequest
+) -> None:
+    """Only until the first case fails."""
+    with pytest.raises(wrong.raises):
+        for case in cases(wrong.check):
+            run(wrong, wrong.check, case, request)
 
 
+@each_wrong_plugin
 @pytest.mark.check
 @pytest.mark.depends_on("src/core", "src/plugins", "src/backends", "pyproject.toml")
-@pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_plugin_fails_exactly_the_check_for_what_it_does_wrong(
-    name: str, failed: Mapping[str, set[str]]
+    wrong: Wrong, request: pytest.FixtureRequest
 ) -> None:
-    assert failed.get(name) == {WRONG[name].fails}
+    assert failed(wrong, request) == [wrong.check.__name__]
 
 
+@each_wrong_plugin
 @pytest.mark.soak
-def test_with_two_plans_at_once_they_fail_the_same_checks(tmp_path: Path) -> None:
-    assert run_all_suites(tmp_path, f"not {FIGURES}") == {n: {c.fails} for n, c in WRONG.items()}
+def test_with_two_plans_at_once_it_fails_the_same_check(
+    wrong: Wrong, request: pytest.FixtureRequest
+) -> None:
+    assert failed(wrong, request, with_overlap=True) == [wrong.check.__name__]
 
 
 def test_every_check_has_a_plugin_that_fails_it() -> None:
-    names = [name for name in testing.__all__ if name.endswith("Conformance")]
-    for suite in (getattr(testing, name) for name in names):
-        checks = {name for name in dir(suite) if name.startswith("test_")}
-        judging = {name for name in checks if not name.endswith("_is_reported")}
-        caught = {cls.fails for cls in WRONG.values() if issubclass(cls, suite)}
-        assert caught == judging, suite.__name__
+    caught = {wrong.check for wrong in WRONG}
+    for name in testing.__all__:
+        if name.endswith("Conformance"):
+            checks = judging_checks(sys.modules[getattr(testing, name).__module__])
+            assert checks and not set(checks) - caught, name
+
+
+def judging_checks(module: ModuleType) -> list[FunctionType]:
+    """The checks of a suite, without those that only report and cannot fail."""
+    return [check for check in checks_of(module) if not check.__name__.endswith("_is_reported")]
+
+
+def failed(
+    wrong: Wrong, request: pytest.FixtureRequest, *, with_overlap: bool = False
+) -> list[str]:
+    """The checks of its suite that a wrong plugin fails."""
+
+    def is_caught(check: FunctionType, case: Mapping[str, object]) -> bool:
+        try:
+            run(wrong, check, case, request)
+        except Exception:
+            return True
+        return False
+
+    return [
+        check.__name__
+        for check in judging_checks(sys.modules[wrong.check.__module__])
+        if any(is_caught(check, case) for case in cases(check, with_overlap=with_overlap))
+    ]
+
+
+def cases(check: FunctionType, *, with_overlap: bool = False) -> Iterator[Mapping[str, object]]:
+    """The arguments for which pytest would call a check."""
+    marks = getattr(check, "pytestmark", ())
+    for values in itertools.product(*(mark.args[1] for mark in marks)):
+        if with_overlap or not any(OVERLAPPING in str(value) for value in values):
+            yield dict(zip([mark.args[0] for mark in marks], values, strict=True))
+
+
+def run(
+    wrong: Wrong, check: FunctionType, case: Mapping[str, object], request: pytest.FixtureRequest
+) -> None:
+    """Call a check with a wrong plugin. A check that skips itself finds nothing."""
+    _, *others = signature(check).parameters.values()
+    given = {"report": [], **wrong.arguments, **case}
+    arguments = {
+        one.name: given[one.name] if one.name in given else request.getfixturevalue(one.name)
+        for one in others
+        if one.name in given or one.default is Parameter.empty
+    }
+    with contextlib.suppress(pytest.skip.Exception):
+        check(wrong.make(), **arguments)

@@ -11,7 +11,7 @@ from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from tokenmill.core.engine.request import PromptGroup, Request
 from tokenmill.core.engine.step import StepLimits
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.outputs import FinishReason
-from tokenmill.core.request_options import RequestOptions
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.request_options import RequestOptions
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.testing.engine_driver import EngineDriver
 from tokenmill.testing.simulated.drafting import DraftingSettings
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens

@@ -12,7 +12,7 @@ from tokenmill.core.plan import (
     StepResult,
     TokenLogprobs,
 )
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 
 def test_a_plan_survives_a_msgpack_round_trip() -> None:

@@ -1,4 +1,4 @@
-"""Places in the plugins of the server's process: parsers, transforms and routers."""
+"""Places in the plugins of the server's process: parsers, transforms, routes and routers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,37 @@ def register(registry):
     registry.offer(kinds.TRANSFORM, "{NAME}", Provider)
 """
 
+ROUTE_PATH = "/hostile"
+
+
+def _http_route(handle: str, error: str = "pass") -> Place:
+    code = f"""
+    from tokenmill.plugin import Route, RouteAnswer, RouteStream
+
+    async def pieces(call):
+        yield act(call)
+
+    async def handle(call, body):
+        {handle}
+
+    class Provider:
+        routes = [Route(path="{ROUTE_PATH}", handle=handle)]
+
+        def error(self, status, message):
+            {error}
+            return {{"error": {{"message": message}}}}
+
+    @hookimpl
+    def register(registry):
+        registry.offer(kinds.ROUTE, "{NAME}", Provider)
+    """
+    return Place(kind="route", hook="route", code=dedent(code), options={"route": NAME})
+
+
 SERVING: Mapping[str, Place] = {
+    "http handler": _http_route("return act(call) or RouteAnswer(body=b'fine')"),
+    "http stream": _http_route("return RouteStream(pieces=pieces(call), media_type='text/plain')"),
+    "http error": _http_route("raise ValueError('planted')", "act(message)"),
     "transform": Place(kind="transform", hook="transform", code=_TRANSFORM, options={}),
     "tool parser": _parser("tool_call_parser", "yield act(answer)"),
     "reasoning parser": _parser("reasoning_parser", "yield act(answer)"),

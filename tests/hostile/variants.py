@@ -148,6 +148,15 @@ OUTCOMES: Mapping[str, _Outcomes] = {
     "reasoning parser": {Outcome.CONTAINED: RAISING, Outcome.HARMLESS: ("returns None", *QUIET)},
     "parser reasons": {Outcome.REFUSED: (*RAISING, "returns None")},
     "transform": {Outcome.FAILS: RAISING, Outcome.HARMLESS: ("returns None", *QUIET)},
+    "http handler": {
+        Outcome.FAILS: (*RAISING, *_but(ANSWERS, "returns None")),
+        Outcome.HARMLESS: ("returns None", *QUIET),
+    },
+    "http stream": {
+        Outcome.FAILS: (*RAISING, "returns an object"),
+        Outcome.HARMLESS: (*_but(ANSWERS, "returns an object"), *QUIET),
+    },
+    "http error": {Outcome.FAILS: (*RAISING, *QUIET)},
     "route": {Outcome.CONTAINED: (*RAISING, *ANSWERS, *QUIET)},
     "forget": {Outcome.CONTAINED: RAISING, Outcome.HARMLESS: (*ANSWERS, *QUIET)},
     "attention reasons": _LOADS,

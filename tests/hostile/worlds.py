@@ -23,18 +23,18 @@ from tokenmill.api.parsing.chosen_parsers import build_answer_parsers
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.plugin_info import HookStats, PluginInfo
 from tokenmill.core.errors import ConfigError, EngineStoppedError, TokenmillError
-from tokenmill.core.grammar import Grammar, GrammarKind
 from tokenmill.core.host.routing import build_router
 from tokenmill.core.interfaces import ChatFormat
 from tokenmill.core.log import event_fields
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.grammar import Grammar, GrammarKind
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell.engine_shell import EngineShell
 from tokenmill.testing.simulated.drafting import DraftingSettings
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens
 
 from .computing import COMPUTING
 from .places import NAME, Place
-from .serving import SERVING
+from .serving import ROUTE_PATH, SERVING
 from .variants import ACTS, FAULTS, Outcome, Variant
 
 PATIENCE = 60.0
@@ -219,6 +219,10 @@ def _in_the_server(where: str, place: Place) -> Outcome:
                 raise Unexpected(f"nothing names the plugin: {answer.text}")
         elif (text := answer.json()["choices"][0]["message"]["content"]) != model.says:
             raise Unexpected(f"the answer was {text!r}")
+        if place.kind == "route":
+            text = http.get(ROUTE_PATH).text
+            if (fails := '"error"' in text) and NAME not in text:
+                raise Unexpected(f"nothing names the plugin: {text}")
         found = http.get("/plugins").json()
     [plugin] = [one for one in found["plugins"] if one["name"] == NAME]
     hooks = [one["failures"] for one in found["hooks"] if one["plugin"] == NAME]

@@ -15,7 +15,7 @@ from tokenmill.backends.state.input_batch import InputBatch
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import Executor, no_progress
 from tokenmill.core.plan import Grant, RequestStart, StepPlan
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 STEP_SIZES = (64, 1, 1, 1, 1, 1, 1, 58)
 """Tokens of the steps, in turns: chunks of a prompt, whole blocks and not, and decodes."""

@@ -9,8 +9,8 @@ import torch
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.engine.request import Request
-from tokenmill.core.pooling import Pooling
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.pooling import Pooling
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell.checking import check_ids
 from tokenmill.core.shell.new_requests import make_requests
 from tokenmill.testing.engine_driver import EngineDriver

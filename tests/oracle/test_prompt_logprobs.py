@@ -11,7 +11,7 @@ import torch
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.plan import TokenLogprobs
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell import new_core
 from tokenmill.core.shell.checking import check_ids
 from tokenmill.core.shell.new_requests import make_requests

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tokenmill.backends.weights.checkpoint import open_checkpoint
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from ..backends.tiny_checkpoints import write_model
 from . import toy

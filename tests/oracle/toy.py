@@ -20,7 +20,7 @@ from tokenmill.core.engine.request import Request
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import ModelInfo
 from tokenmill.core.plan import CopyDirection
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.testing.engine_driver import EngineDriver
 
 from ..backends.model_engine import make_driver, make_request

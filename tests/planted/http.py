@@ -98,14 +98,14 @@ BUGS = {
         "http/ignored_fields", "name[:_LONGEST_NAME]", "name", "test_fields"
     ),
     "temperatures below zero": Bug(
-        file="core/sampling_params.py",
+        file="core/requests/sampling_params.py",
         old="temperature: Annotated[float, Meta(ge=0, le=100)]",
         new="temperature: Annotated[float, Meta(le=100)]",
         test="tests/api/test_fields.py",
         caught_as="AssertionError",
     ),
     "a top_p of zero": Bug(
-        file="core/sampling_params.py",
+        file="core/requests/sampling_params.py",
         old="top_p: Annotated[float, Meta(gt=0, le=1)]",
         new="top_p: Annotated[float, Meta(ge=0, le=1)]",
         test="tests/api/test_fields.py",

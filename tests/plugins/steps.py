@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tokenmill.core.contract.policy import RequestView
-from tokenmill.core.request_options import NO_OPTIONS, RequestOptions
+from tokenmill.core.requests.request_options import NO_OPTIONS, RequestOptions
 
 
 @dataclass(eq=False, kw_only=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tokenmill.core.request_options import RequestOptions
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.request_options import RequestOptions
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell.checking import check_ids
 from tokenmill.core.supervised.link import IDLE
 from tokenmill.core.supervised.routing import Routed

@@ -8,7 +8,7 @@ import pytest
 
 from tokenmill.core.contract.events import Admitted, Finished
 from tokenmill.core.contract.policy import Refusal
-from tokenmill.core.request_options import RequestOptions
+from tokenmill.core.requests.request_options import RequestOptions
 from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
 
 from .samples import finished_request

@@ -14,7 +14,7 @@ import pytest
 
 from tests.api.test_hanging_steps import check_hang
 from tests.api.toy_process import STEP_FAULT, toy_process
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 LOAD_PER_CPU = 4
 NUM_STEPS = 10_000

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from ...core.sampling_params import MAX_STOP_STRINGS, StopText
+from ...core.requests.sampling_params import MAX_STOP_STRINGS, StopText
 from ..serving.reading import fields
 from ..serving.reading.unknown_fields import Unsupported, UnsupportedFields
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from ...core.grammar import Grammar
+from ...core.requests.grammar import Grammar
 from ..chat.conversation import Conversation
 from ..chat.grammar_fields import GrammarFields
 from ..chat.messages import ChatMessage, TextPart, needed, text_only, tool_call

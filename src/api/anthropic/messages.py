@@ -16,6 +16,7 @@ from ..chat.sampling import reasoning_marks
 from ..chat.start import start_chat
 from ..http.anthropic_errors import anthropic_error_body
 from ..http.errors import APIError, own_names
+from ..http.request_id import request_id_of
 from ..serving.answers import whole_answer
 from ..serving.context import context_of
 from ..serving.reading.request_reading import compute, read_body
@@ -25,6 +26,7 @@ from .bodies import CountTokensBody, MessagesBody
 from .conversation import read_chat, read_conversation, read_tools
 from .events import message_events, whole_message
 
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 NAMES = {
     "prompt": "messages",
     "chat_template_kwargs.enable_thinking": "thinking",
@@ -46,7 +48,8 @@ async def create_message(request: Request) -> Response:
         body.thinking.budget_tokens = None  # clients send one whatever the model
     chat = await start_chat(request, read_chat, body, "msg", NAMES)
     if body.stream:
-        return EventStream(request, chat.requests, message_events(chat), EVENTS)
+        framing = named_events(partial(_failed, request_id_of(request.scope)), PING)
+        return EventStream(request, chat.requests, message_events(chat), framing)
     whole = partial(whole_message, chat)
     return await whole_answer(request, chat.requests, whole, chat.reading.read_ahead)
 
@@ -65,8 +68,6 @@ async def count_tokens(request: Request) -> Response:
     return json_response(TokenCount(input_tokens=len(token_ids)))
 
 
-def _failed(error: APIError) -> bytes:
-    return b"event: error\n" + data_line(anthropic_error_body(error.status, error.message))
-
-
-EVENTS = named_events(_failed, keep_alive=b'event: ping\ndata: {"type":"ping"}\n\n')
+def _failed(request_id: str, error: APIError) -> bytes:
+    body = anthropic_error_body(error.status, error.message, request_id)
+    return b"event: error\n" + data_line(body)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ...core.contract.parsing.answers import CallSyntax
 from ...core.interfaces import ChatFormat
+from ...core.members import DESCRIBES_TOOLS
 from ..http.errors import APIError
 from ..parsing.chosen_parsers import AnswerParsers
 
@@ -27,7 +28,7 @@ def for_template(
     A message of this role describes the tools. Raises APIError (400) for calls in the messages that
     are not valid.
     """
-    syntax, describes = parsers.syntax, tools and getattr(parsers.tools, "describes_tools", False)
+    syntax, describes = parsers.syntax, tools and DESCRIBES_TOOLS.of(parsers.tools)
     if chat is None or syntax is None or (chat.shows_tools and not describes):
         return messages, tools
     if describes or "tool_calls" not in chat.source:

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...core.contract.parsing.answer_parsers import ReasoningParser
 from ...core.contract.parsing.answers import CallSyntax, ToolDefinition
-from ...core.grammar import Grammar, GrammarKind
 from ...core.interfaces import Tokenizer
+from ...core.requests.grammar import Grammar, GrammarKind
 from .tools import ToolUse
 
 _COMPOSED = {"$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties"}

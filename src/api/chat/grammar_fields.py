@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ...core.errors import InvalidRequestError
-from ...core.grammar import Grammar, GrammarKind
+from ...core.requests.grammar import Grammar, GrammarKind
 from ..http.errors import APIError
 from ..serving.reading.fields import Schema, StructuredOutputs
 

@@ -13,10 +13,10 @@ from typing import Literal
 from ...core.contract.parsing.answer_parsers import ToolCallParser
 from ...core.contract.parsing.answers import Delta, ToolCallDelta
 from ...core.errors import InvalidRequestError, named
-from ...core.grammar import Grammar
-from ...core.outputs import CompletionOutput, FinishReason
+from ...core.outputs import CompletionOutput, FinishReason, RequestMetrics
 from ...core.plan import TokenLogprobs
-from ...core.sampling_params import SamplingParams
+from ...core.requests.grammar import Grammar
+from ...core.requests.sampling_params import SamplingParams
 from ..http.errors import APIError
 from ..parsing.answer_reader import AnswerReader
 from ..parsing.transforms import TransformedAnswers
@@ -65,6 +65,7 @@ class Finished:
     reason: EndReason
     stop: str | int | None
     counts: TokenCounts
+    metrics: RequestMetrics | None
 
 
 class ChatReading:

@@ -8,7 +8,7 @@ from ...core.contract.client import EngineClient
 from ...core.contract.providers.logits_processor import THINKING_BUDGET
 from ...core.errors import named
 from ...core.interfaces import Tokenizer
-from ...core.sampling_params import SamplingParams
+from ...core.requests.sampling_params import SamplingParams
 from ...core.shell.checking import sampling_defaults
 from ..http.errors import APIError
 from ..parsing.chosen_parsers import AnswerParsers

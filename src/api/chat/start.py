@@ -12,7 +12,8 @@ from starlette.requests import Request
 
 from ...core.contract.client import EngineClient
 from ...core.errors import InvalidRequestError
-from ...core.sampling_params import OutputKind, SamplingParams
+from ...core.outputs import RequestMetrics
+from ...core.requests.sampling_params import OutputKind, SamplingParams
 from ..http.errors import own_names
 from ..http.ignored_fields import name_ignored
 from ..serving.answers import LONG_ANSWER, Outputs, TokenCounts, TokenTally
@@ -116,9 +117,10 @@ class Chat:
 
     def whole(self, outputs: Outputs, counts: TokenCounts) -> tuple[Piece, Finished]:
         """A complete answer with one choice."""
-        ((found,),) = (output.outputs for output in outputs)
+        (output,) = outputs
+        (found,) = output.outputs
         piece = self.reading.piece(found)
-        return piece, self._finished(piece, counts)
+        return piece, self._finished(piece, counts, output.metrics)
 
     async def pieces(self) -> AsyncIterator[Piece | Finished]:
         """A streamed answer with one choice. Raises APIError where it was ended early."""
@@ -130,10 +132,12 @@ class Chat:
             yield piece
             check_ends((output,), self.context.engine)
         counts = tally.counts()
-        end = partial(self._finished, piece, counts)
+        end = partial(self._finished, piece, counts, output.metrics)
         yield await to_thread.run_sync(end) if counts.completion > LONG_ANSWER else end()
 
-    def _finished(self, piece: Piece, counts: TokenCounts) -> Finished:
+    def _finished(
+        self, piece: Piece, counts: TokenCounts, metrics: RequestMetrics | None
+    ) -> Finished:
         assert piece.reason is not None, "an answer that was ended early is an error"
         counts = self.reading.with_reasoning(counts)
-        return Finished(reason=piece.reason, stop=piece.stop, counts=counts)
+        return Finished(reason=piece.reason, stop=piece.stop, counts=counts, metrics=metrics)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from ...core.contract.parsing.answer_parsers import ToolCallParser
 from ...core.contract.parsing.answers import ToolDefinition
 from ...core.errors import named
+from ...core.members import CALL_ID_LENGTH
 from ..http.errors import APIError
 from ..parsing.chosen_parsers import AnswerParsers
 
@@ -117,7 +118,7 @@ def parser_of(use: ToolUse, parsers: AnswerParsers) -> ToolCallParser | None:
 
 def new_call_id(parsers: AnswerParsers) -> str:
     """A new id of a call. Some chat templates demand a length, which their parser declares."""
-    length = getattr(parsers.tools, "call_id_length", None)
+    length = CALL_ID_LENGTH.of(parsers.tools)
     drawn = "".join(secrets.choice(_ID_CHARS) for _ in range(length or _ID_LENGTH))
     return drawn if length else f"call_{drawn}"
 

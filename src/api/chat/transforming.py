@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ...core.contract.providers.transforming import RequestText
-from ...core.request_options import RequestOptions
+from ...core.requests.request_options import RequestOptions
 from ..parsing.chosen_parsers import AnswerParsers
 from ..parsing.transforms import TransformedAnswers, transform_request
 from .conversation import Conversation, message_fields

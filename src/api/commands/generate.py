@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     config, options = engine_config(args), sampling_options(args)
     prompt = _standard_input() if args.prompt == "-" else args.prompt
     from ...assembly import build_engine
-    from ...core.sampling_params import OutputKind
+    from ...core.requests.sampling_params import OutputKind
     from ..chat.sampling import params_with_all_room
 
     async def generate() -> None:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
+from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from ...core.errors import (
     NAME_MARK,
@@ -25,6 +27,7 @@ from ...core.errors import (
 )
 from ...core.log import get_logger
 from . import anthropic_errors
+from .request_id import request_id_of
 from .request_log import CLIENT_LEFT, answer_stats
 
 log = get_logger("api")
@@ -88,6 +91,11 @@ def _own(path: str, names: Mapping[str, str]) -> str:
     return path
 
 
+ErrorShape = Callable[[APIError], bytes]
+ERROR_SHAPES = "error_shapes"
+"""The app's state of this name has the shapes of errors of the paths that plugins add, by path."""
+
+
 class ErrorDetail(msgspec.Struct, kw_only=True):
     message: str
     type: str
@@ -136,30 +144,46 @@ def shutting_down(message: str) -> APIError:
     return APIError(503, message, code="stopped", retry_after=5.0)
 
 
-def error_body(error: APIError) -> bytes:
-    """The error as JSON."""
+def error_detail(error: APIError) -> ErrorDetail:
+    """The error in OpenAI's shape."""
     default = "invalid_request_error" if error.status < 500 else "server_error"
-    detail = ErrorDetail(
+    return ErrorDetail(
         message=error.message,
         type=_TYPES.get(error.status, default),
         param=error.param,
         code=error.code,
     )
-    return msgspec.json.encode(ErrorBody(detail))
 
 
-def error_response(error: APIError, path: str = "") -> Response:
-    """The error as an HTTP answer, in the shape of the API that the request's path belongs to."""
+def error_body(error: APIError) -> bytes:
+    """The error as JSON."""
+    return msgspec.json.encode(ErrorBody(error_detail(error)))
+
+
+def error_response(error: APIError, scope: Scope | None = None) -> Response:
+    """The error as an HTTP answer, in the shape of the API that the request's path belongs to.
+
+    `scope`: the request's, if one could be read.
+    """
     headers = dict(error.headers)
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if path.endswith(anthropic_errors.PATHS):
-        body = anthropic_errors.anthropic_error_body(error.status, error.message)
-    else:
-        body = error_body(error)
+    body = _body_for(scope, error) if scope is not None else error_body(error)
     return Response(body, error.status, headers=headers, media_type="application/json")
+
+
+def _body_for(scope: Scope, error: APIError) -> bytes:
+    path, shapes = get_route_path(scope), getattr(scope["app"].state, ERROR_SHAPES, {})
+    if path in shapes:
+        shape: ErrorShape = shapes[path]
+        return shape(error)
+    if path.endswith(anthropic_errors.PATHS):
+        return anthropic_errors.anthropic_error_body(
+            error.status, error.message, request_id_of(scope)
+        )
+    return error_body(error)
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
@@ -173,4 +197,4 @@ async def handle_error(request: Request, error: Exception) -> Response:
         found = APIError(405, text, headers=found.headers)
     if found.status != CLIENT_LEFT:  # the connection knows why
         answer_stats(request.scope).error = found.message
-    return error_response(found, request.scope["path"])
+    return error_response(found, request.scope)

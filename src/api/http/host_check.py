@@ -37,7 +37,7 @@ class CheckHost:
             "its own machine: use http://localhost, or allow the name with --allowed-host",
             code="host_not_allowed",
         )
-        await error_response(error, scope["path"])(scope, receive, send)
+        await error_response(error, scope)(scope, receive, send)
 
 
 def host_name(host: str) -> str:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
-from ...core.suggest import listed
+from ...core.wording.suggest import listed
 from .answer_headers import add_header
 
 HEADER = "x-tokenmill-ignored-fields"

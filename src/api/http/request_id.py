@@ -11,7 +11,7 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
-from ...core.request_options import MAX_CLIENT_ID
+from ...core.requests.request_options import MAX_CLIENT_ID
 from .request_log import CLIENT_LEFT, MAX_TEXT, answer_stats
 
 _logger = logging.getLogger("tokenmill.api")

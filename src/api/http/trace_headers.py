@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from ...core.request_options import MAX_METADATA_VALUE
+from ...core.requests.request_options import MAX_METADATA_VALUE
 
 NAMES = ("traceparent", "tracestate")
 

@@ -9,12 +9,17 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...core.contract.parsing.answers import ContentDelta, Delta, ReasoningDelta, ToolCallDelta
+from ...core.contract.parsing.answers import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallDelta,
+    collect,
+)
 from ...core.outputs import CompletionOutput, RequestOutput
 from ..chat.logprobs import TokenNames, content_logprobs
 from ..chat.reading import EndReason, Piece
 from ..chat.start import Chat, start_chat
-from ..parsing.answer_reader import collect
 from ..serving.answers import Outputs, TokenCounts, whole_answer
 from ..serving.reading.request_reading import read_body
 from .chunks import event_stream, make_usage

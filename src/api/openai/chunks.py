@@ -30,7 +30,7 @@ from .responses import (
 )
 
 Chunk = ChatChunk | CompletionResponse
-CHUNKS = Framing(
+CHUNKS: Framing[msgspec.Struct] = Framing(
     event=lambda chunk: data_line(encode(chunk)),
     error=lambda error: data_line(error_body(error)),
     end=b"data: [DONE]\n\n",

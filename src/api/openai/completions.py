@@ -8,13 +8,12 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...core.contract.parsing.answers import ContentDelta
+from ...core.contract.parsing.answers import ContentDelta, collect
 from ...core.outputs import CompletionOutput, RequestOutput
 from ..chat.grammar_fields import naming_field
 from ..chat.logprobs import TokenNames
 from ..chat.reading import END_REASONS
 from ..http.ignored_fields import name_ignored
-from ..parsing.answer_reader import collect
 from ..parsing.transforms import AnswerChain, TransformedAnswers
 from ..serving.answers import Outputs, TokenCounts, whole_answer
 from ..serving.context import AnswerHead, AppContext, check_fan_out, context_of, make_head

@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from ...core.contract.client import EngineClient
 from ...core.outputs import RequestOutput
-from ...core.pooling import Pooling, PoolingParams
-from ...core.request_options import RequestOptions
-from ...core.sampling_params import SamplingParams
+from ...core.requests.pooling import Pooling, PoolingParams
+from ...core.requests.request_options import RequestOptions
+from ...core.requests.sampling_params import SamplingParams
 from ..http.errors import APIError, own_names
 from ..serving.context import context_of
 from ..serving.reading.request_reading import compute, read_body

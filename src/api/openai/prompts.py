@@ -9,7 +9,7 @@ import anyio.to_thread
 
 from ...core.contract.client import EngineClient
 from ...core.contract.providers.transforming import RequestText
-from ...core.request_options import RequestOptions
+from ...core.requests.request_options import RequestOptions
 from ...core.shell.checking import LONG_TEXT, check_prompt_ids, check_prompt_text
 from ..http.errors import APIError
 from ..parsing.chosen_parsers import AnswerParsers

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 from ...core.contract.parsing.answer_parsers import Parsing, ReasoningParser, ToolCallParser
@@ -24,23 +23,6 @@ _PIECE = 4096
 """Characters. Taking text from the front copies the rest, so a parser gets a long text in pieces.
 """
 _END: Final = object()
-
-
-@dataclass(slots=True, kw_only=True)
-class ToolCall:
-    """A call with all of its arguments, as JSON text."""
-
-    name: str
-    arguments: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
-class ParsedAnswer:
-    """A complete answer. None: the answer has no content, or no reasoning."""
-
-    content: str | None = None
-    reasoning: str | None = None
-    calls: list[ToolCall]
 
 
 class AnswerReader:
@@ -118,27 +100,6 @@ class AnswerReader:
         ]
         self.has_calls |= any(isinstance(delta, ToolCallDelta) for delta in kept)
         return kept
-
-
-def collect(deltas: Iterable[Delta]) -> ParsedAnswer:
-    """The complete answer that deltas describe."""
-    content: list[str] = []
-    reasoning: list[str] = []
-    calls: dict[int, ToolCall] = {}
-    for delta in deltas:
-        match delta:
-            case ContentDelta():
-                content.append(delta.text)
-            case ReasoningDelta():
-                reasoning.append(delta.text)
-            case ToolCallDelta():
-                call = calls.setdefault(delta.index, ToolCall(name=delta.name or ""))
-                call.arguments += delta.arguments
-    return ParsedAnswer(
-        content="".join(content) if content else None,
-        reasoning="".join(reasoning) if reasoning else None,
-        calls=list(calls.values()),
-    )
 
 
 class _Stage:

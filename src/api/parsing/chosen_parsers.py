@@ -17,6 +17,7 @@ from ...core.host.choice import choose_slot
 from ...core.host.plugin_set import PluginSet, enabled_plugins
 from ...core.interfaces import ChatFormat
 from ...core.log import get_logger
+from ...core.members import DESCRIBES_TOOLS, PARSES
 from .parser_guards import ParserGuards
 from .transforms import build_transforms
 
@@ -42,13 +43,16 @@ class AnswerParsers:
         return self.demanded.call_syntax if self.demanded is not None else None
 
 
-def build_answer_parsers(config: EngineConfig, chat: ChatFormat | None) -> AnswerParsers:
-    """The parsers that flags or plugins.toml choose, or that fit the chat template.
+def build_answer_parsers(
+    config: EngineConfig, chat: ChatFormat | None, guards: ParserGuards | None = None
+) -> AnswerParsers:
+    """The parsers that flags or plugins.toml choose, or that fit the chat template. `guards`
+    already count other plugins of the server.
 
     Raises PluginError with a one-line message.
     """
-    plugins = enabled_plugins(config.plugins_file)
-    guards = ParserGuards()
+    plugins = enabled_plugins(config)
+    guards = guards or ParserGuards()
     transforms = build_transforms(plugins, guards)
     if chat is None:
         return AnswerParsers(transforms=transforms, guards=guards)
@@ -67,7 +71,7 @@ def _describing(registry: Registry) -> tuple[Any, Provider | None]:
     """The first parser whose calls every model can be asked for."""
     for provider in registry.providers("tool_call_parser"):
         parser = registry.build(provider.kind, provider.name)
-        if getattr(parser, "describes_tools", False):
+        if DESCRIBES_TOOLS.of(parser):
             return parser, provider
     return None, None
 
@@ -104,13 +108,12 @@ def _reasons_against(parser: Any, provider: Provider, chat: ChatFormat) -> list[
 
 
 def _parsing(parser: Any, provider: Provider) -> tuple[Any, Provider | None]:
-    return (parser, provider) if getattr(parser, "parses", True) else (None, None)
+    return (parser, provider) if PARSES.of(parser) else (None, None)
 
 
 def _generality(parser: Any) -> int:
     """Parsers that fit every model come last, even after parsers of later plugins."""
-    is_none = not getattr(parser, "parses", True)
-    return 2 if is_none else int(getattr(parser, "describes_tools", False))
+    return int(DESCRIBES_TOOLS.of(parser)) if PARSES.of(parser) else 2
 
 
 def _make(choice: Choice, provider: Provider, registry: Registry) -> Any:

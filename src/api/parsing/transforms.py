@@ -13,7 +13,7 @@ from ...core.errors import CONTAINED, InvalidRequestError, PluginError, RequestF
 from ...core.host.calling.guard import ADMITS, Guard
 from ...core.host.plugin_set import PluginSet
 from ...core.kinds import TRANSFORM
-from ...core.request_options import RequestOptions
+from ...core.requests.request_options import RequestOptions
 from .parser_guards import ParserGuards
 
 _Maker = tuple[Guard, Callable[[], AnswerTransform]]
@@ -21,18 +21,10 @@ _Maker = tuple[Guard, Callable[[], AnswerTransform]]
 
 def build_transforms(plugins: PluginSet, guards: ParserGuards) -> tuple[Guard, ...]:
     """The transforms of all enabled plugins, in the order of the plugins. Raises PluginError."""
-    found = []
-    for provider in plugins.registry.providers(TRANSFORM.name):
-        setting = plugins.settings.named.get((provider.kind, provider.name))
-        transform = plugins.registry.build(
-            provider.kind,
-            provider.name,
-            setting.options if setting else {},
-            where=setting.origin if setting else f"[{provider.kind}.{provider.name}]",
-        )
-        function = partial(_begin, transform)
-        found.append(guards.add(function, provider.source, TRANSFORM.name, ADMITS))
-    return tuple(found)
+    return tuple(
+        guards.add(partial(_begin, transform), provider.source, TRANSFORM.name, ADMITS)
+        for provider, transform in plugins.build_all(TRANSFORM.name)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
-from ...core.grammar import Grammar
-from ...core.sampling_params import RESPONSES, sampled_in
+from ...core.requests.grammar import Grammar
+from ...core.requests.sampling_params import RESPONSES, sampled_in
 from ..chat.conversation import Conversation
 from ..chat.grammar_fields import GrammarFields, schema_grammar, structured_fields
 from ..chat.messages import ChatMessage, TextPart, missing, needed, text_only, tool_call

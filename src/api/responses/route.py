@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
@@ -66,10 +67,19 @@ def _opening(body: ResponsesBody, head: AnswerHead, engine: EngineClient) -> Res
         reasoning=body.reasoning or ReasoningOptions(),
         safety_identifier=body.safety_identifier,
         temperature=params.temperature,
-        text=TextSettings(format=(body.text and body.text.format) or TextFormat(type="text")),
+        text=TextSettings(format=_format(body.text.format if body.text else None)),
         tool_choice=body.tool_choice or "auto",
         tools=body.tools or [],
         top_logprobs=body.top_logprobs or 0,
         top_p=params.top_p,
         user=body.user or UNSET,
     )
+
+
+def _format(given: TextFormat | None) -> TextFormat:
+    """The form of the text. A schema's form always has a name, and says whether it is strict."""
+    if given is None:
+        return TextFormat(type="text")
+    if given.type != "json_schema":
+        return given
+    return msgspec.structs.replace(given, name=given.name or "", strict=bool(given.strict))

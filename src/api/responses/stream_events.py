@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..chat.logprobs import ContentLogprob
+from ..http.errors import ErrorDetail
 from .answers import OutputItem, OutputText, ReasoningText, ResponseObject
 
 
@@ -39,6 +40,10 @@ class ResponseFailed(LifecycleEvent, tag="response.failed"):
 
 
 class ErrorEvent(Event, kw_only=True, tag="error"):
+    """OpenAI documents the flat fields. Its servers send `error`, which the Open Responses
+    specification requires, and without which OpenAI's SDK for Python raises no exception."""
+
+    error: ErrorDetail
     code: str | None
     message: str
     param: str | None

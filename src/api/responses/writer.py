@@ -11,7 +11,7 @@ import msgspec
 from ..chat.logprobs import TokenNames, content_logprobs
 from ..chat.reading import Finished, Piece
 from ..chat.start import Chat
-from ..http.errors import as_api_error
+from ..http.errors import as_api_error, error_detail
 from ..serving.answers import Outputs, TokenCounts
 from .answers import (
     IncompleteDetails,
@@ -88,7 +88,8 @@ class _Writer:
 
     def _failed(self, error: Exception) -> Iterator[Event]:
         found = as_api_error(error)
-        yield ErrorEvent(code=found.code, message=found.message, param=found.param)
+        detail = error_detail(found)
+        yield ErrorEvent(error=detail, code=detail.code, message=detail.message, param=detail.param)
         yield ResponseFailed(
             response=msgspec.structs.replace(
                 self._opening,

@@ -67,6 +67,21 @@ class TokenTally:
         )
 
 
+async def final_outputs(
+    request: Request, requests: RequestSet
+) -> tuple[list[RequestOutput], TokenCounts]:
+    """The last output of each prompt, and the numbers of tokens. The requests are aborted if the
+    client leaves before. Raises APIError if a request was ended early."""
+    outputs = await final_unless_disconnected(request, requests)
+    check_ends(outputs, context_of(request).engine)
+    show_times(request.scope, outputs)
+    tally = TokenTally(requests.num_prompt_tokens)
+    for prompt, output in enumerate(outputs):
+        for found in output.outputs:
+            tally.count(prompt, output, found)
+    return outputs, tally.counts()
+
+
 async def whole_answer(
     request: Request,
     requests: RequestSet,
@@ -79,14 +94,7 @@ async def whole_answer(
     `read_ahead` parses the outputs in the event loop, before another thread calls `build`. Raises
     APIError if a request was ended early.
     """
-    outputs = await final_unless_disconnected(request, requests)
-    check_ends(outputs, context_of(request).engine)
-    show_times(request.scope, outputs)
-    tally = TokenTally(requests.num_prompt_tokens)
-    for prompt, output in enumerate(outputs):
-        for found in output.outputs:
-            tally.count(prompt, output, found)
-    counts = tally.counts()
+    outputs, counts = await final_outputs(request, requests)
     has_logprobs = any(output.prompt_logprobs for output in outputs)
     if not has_logprobs and counts.completion <= LONG_ANSWER:
         return json_response(build(outputs, counts))

@@ -10,7 +10,7 @@ from pathlib import Path
 from starlette.requests import Request
 
 from ...core.contract.client import STALL_SECONDS, EngineClient
-from ...core.sampling_params import MAX_N
+from ...core.requests.sampling_params import MAX_N
 from ..http.body_budget import BodyBudget
 from ..http.errors import APIError
 from ..http.keys.usage import KeyUsage

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from starlette.requests import Request
 
 from ...core.errors import InvalidRequestError
-from ...core.request_options import MAX_CLIENT_ID, MAX_USER, RequestOptions
+from ...core.requests.request_options import MAX_CLIENT_ID, MAX_USER, RequestOptions
 from ..http.errors import APIError
 from ..http.keys.auth import key_holder
 from ..http.request_id import HEADER, name_request, request_id_of

@@ -1,10 +1,11 @@
-"""Answers as JSON, or as server-sent events that always have an end."""
+"""Answers as JSON, or as streams that always have an end, such as server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -14,11 +15,12 @@ from starlette.types import Receive, Scope, Send
 from ..http.errors import APIError, as_api_error
 from ..http.request_log import answer_stats
 from .context import context_of
-from .streams import RequestSet, wait_for_disconnect
+from .streams import wait_for_disconnect
 
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may hold events back
 KEEP_ALIVE = b": keep-alive\n\n"
 encode = msgspec.json.Encoder().encode
+Event = TypeVar("Event")
 _OTHER_LINE_ENDS = {char.encode(): f"\\u{ord(char):04x}".encode() for char in "\x85\u2028\u2029"}
 """No line ends in JSON and in events, but many clients split with Python's str.splitlines."""
 
@@ -31,17 +33,24 @@ def data_line(document: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Framing:
+class Framing(Generic[Event]):
     """The form of a stream's events in one API."""
 
-    event: Callable[[msgspec.Struct], bytes]
+    event: Callable[[Event], bytes]
     error: Callable[[APIError], bytes]
     """The last event of a stream that failed, because the HTTP status 200 has been sent before."""
     end: bytes
     keep_alive: bytes
+    media_type: str = "text/event-stream"
 
 
-def named_events(error: Callable[[APIError], bytes], keep_alive: bytes) -> Framing:
+class Closing(Protocol):
+    """The engine requests of a call, which a stream closes at its end."""
+
+    async def aclose(self) -> None: ...
+
+
+def named_events(error: Callable[[APIError], bytes], keep_alive: bytes) -> Framing[msgspec.Struct]:
     """Events whose name is the tag of their struct. The last event of a stream marks its end."""
 
     def named(event: msgspec.Struct) -> bytes:
@@ -56,8 +65,8 @@ def json_response(answer: msgspec.Struct) -> Response:
     return Response(encode(answer), media_type="application/json")
 
 
-class EventStream(Response):
-    """Sends structs as events until they end, the client leaves, or an error occurs.
+class EventStream(Response, Generic[Event]):
+    """Sends events until they end, the client leaves, or an error occurs.
 
     The requests are closed in every case.
     """
@@ -65,15 +74,15 @@ class EventStream(Response):
     def __init__(
         self,
         request: Request,
-        requests: RequestSet,
-        events: AsyncIterator[msgspec.Struct],
-        framing: Framing,
+        requests: Closing,
+        events: AsyncIterator[Event],
+        framing: Framing[Event],
     ) -> None:
-        super().__init__(media_type="text/event-stream", headers=HEADERS)
+        super().__init__(media_type=framing.media_type, headers=HEADERS)
         del self.headers["content-length"]
         self._request = request
         self._requests = requests
-        self._structs = events
+        self._found = events
         self._framing = framing
         self._keep_alive_interval = context_of(request).settings.sse_keep_alive_interval
 
@@ -108,13 +117,13 @@ class EventStream(Response):
             answer_stats(self._request.scope).error = shown.message
             yield framing.error(shown)
 
-    async def _kept_alive(self) -> AsyncIterator[msgspec.Struct | None]:
-        """The structs, and None after each keep-alive interval without one."""
+    async def _kept_alive(self) -> AsyncIterator[Event | None]:
+        """The events, and None after each keep-alive interval without one."""
         if not self._keep_alive_interval:
-            async for struct in self._structs:
-                yield struct
+            async for event in self._found:
+                yield event
             return
-        coming = asyncio.ensure_future(anext(self._structs, None))
+        coming = asyncio.ensure_future(anext(self._found, None))
         try:
             while True:
                 await asyncio.wait((coming,), timeout=self._keep_alive_interval)
@@ -124,7 +133,7 @@ class EventStream(Response):
                 found = coming.result()
                 if found is None:
                     return
-                coming = asyncio.ensure_future(anext(self._structs, None))
+                coming = asyncio.ensure_future(anext(self._found, None))
                 yield found
         finally:
             coming.cancel()

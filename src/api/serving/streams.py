@@ -11,8 +11,8 @@ from starlette.requests import Request
 from ...core.contract.client import EngineClient, RequestStream
 from ...core.errors import RateLimitedError
 from ...core.outputs import CompletionOutput, FinishReason, RequestOutput
-from ...core.request_options import RequestOptions
-from ...core.sampling_params import OutputKind, SamplingParams
+from ...core.requests.request_options import RequestOptions
+from ...core.requests.sampling_params import OutputKind, SamplingParams
 from ..http.answer_headers import add_header
 from ..http.errors import APIError, shutting_down
 from ..http.keys.auth import key_holder
@@ -118,7 +118,7 @@ async def submit_all(
             own = options.with_changes(request_id=shared, prompt_index=index)
             submitting = engine.submit(prompt, params, own)
             if params.grammar is not None:  # may wait until other grammars are compiled
-                submitting = _unless_disconnected(request, submitting)
+                submitting = unless_disconnected(request, submitting)
             streams.append(await submitting)
         if metered is not None:
             lengths = [len(stream.prompt_token_ids) for stream in streams]
@@ -162,12 +162,12 @@ async def final_unless_disconnected(request: Request, requests: RequestSet) -> l
     Raises CLIENT_WENT_AWAY in that case; no one receives this answer.
     """
     try:
-        return await _unless_disconnected(request, requests.final())
+        return await unless_disconnected(request, requests.final())
     finally:
         await requests.aclose()
 
 
-async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Wait for `work`. If the client leaves before, cancel it and raise CLIENT_WENT_AWAY."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(wait_for_disconnect(request))

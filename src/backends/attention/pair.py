@@ -12,7 +12,7 @@ from ...core.contract.choice import Choice
 from ...core.contract.registry import Registry
 from ...core.errors import ConfigError, PluginError
 from ...core.interfaces import Progress, no_progress
-from ...core.suggest import did_you_mean
+from ...core.wording.suggest import did_you_mean
 from ..choosing.auto import option_names, options_of
 from .base import (
     AttentionBackend,

@@ -12,7 +12,7 @@ from ...core.contract.registry import Provider, Registry
 from ...core.errors import PluginError
 from ...core.interfaces import Progress
 from ...core.log import get_logger
-from ...core.suggest import did_you_mean
+from ...core.wording.suggest import did_you_mean
 
 log = get_logger("plugins")
 

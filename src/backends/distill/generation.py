@@ -18,7 +18,7 @@ import torch
 from ...core.errors import ConfigError
 from ...core.interfaces import Executor, Progress
 from ...core.plan import Grant, RequestStart, StepPlan, StepResult, TokenLogprobs
-from ...core.sampling_params import SamplingParams
+from ...core.requests.sampling_params import SamplingParams
 from .recording import HiddenRecorder
 
 STAGE = "generating the target's text"

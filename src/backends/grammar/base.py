@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...core.grammar import Grammar
+from ...core.requests.grammar import Grammar
 
 Masks = npt.NDArray[np.int32]
 """int32 [r, w]: bit `i % 32` of word `i // 32` is 1 if token `i` is allowed."""

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from ...core.errors import InvalidRequestError, OverloadedError
-from ...core.grammar import Grammar
+from ...core.requests.grammar import Grammar
 from .base import GrammarError
 from .grammars import MAX_COMPILED, Grammars
 from .keeping import LastUsed

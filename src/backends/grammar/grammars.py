@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...core.grammar import Grammar
+from ...core.requests.grammar import Grammar
 from .base import CompiledGrammar, GrammarBackend, GrammarError, MaskedRows, Masks, Matcher
 from .keeping import LastUsed
 

@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import msgspec
 
-from ...core.grammar import Grammar
 from ...core.log import get_logger
+from ...core.processes.channels.frames import receive, send
 from ...core.processes.child import Child, spawn
-from ...core.processes.frames import receive, send
+from ...core.requests.grammar import Grammar
 from .worker import TOO_LARGE, TOO_SLOW, Verdict, WorkerStart
 
 log = get_logger("grammar")

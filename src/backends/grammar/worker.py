@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from ...core.grammar import Grammar
+from ...core.processes.channels.frames import receive, send
 from ...core.processes.entry import import_by_name
-from ...core.processes.frames import receive, send
+from ...core.requests.grammar import Grammar
 from .base import GrammarBackend, GrammarError, GrammarSpec, MaskedRows
 from .grammars import allow_all
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard
 
 import torch
 
 from ...core.interfaces import Progress
+from ...core.members import Member
 from ..linear.base import Embedding, LinearBackend, LinearSpec
 from ..weights.checkpoint import Checkpoint
 from ..weights.config.model_config import ModelConfig
@@ -55,8 +56,7 @@ class Model(Protocol):
     """Computes hidden states from token ids, and logits from hidden states.
 
     It is for inference only, over a flat batch of tokens from any number of sequences. Only
-    `attend` may let tokens see each other. If `config.features.attention_sinks` is set, the model
-    also has `sinks`: one tensor per layer, float32 [h]. It may have `reference`; see Reference.
+    `attend` may let tokens see each other. It may also have SINKS and REFERENCE.
     """
 
     @property
@@ -84,10 +84,13 @@ class Model(Protocol):
         ...
 
 
-def reference_of(model: Model) -> Reference | None:
-    """A model's `reference`, or None."""
-    reference: Reference | None = getattr(model, "reference", None)
-    return reference
+SINKS: Member[Sequence[torch.Tensor]] = Member("sinks", ())
+"""The sinks of each layer's attention, float32 [h]: a model has them if
+`config.features.attention_sinks` is set."""
+REFERENCE: Member[Reference | None] = Member("reference", None)
+"""The model's own forward pass."""
+DIVIDES_ITSELF = Member("divides_itself", False)
+"""True: a model implementation is a DividesItself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +144,8 @@ class ModelImpl(Protocol):
     keeps_packed: bool
     """Whether its models compute with packed weights. Others get dequantized weights."""
     is_divisible: bool
-    """Whether it loads one rank's part of a model; see ShardedCheckpoint, and DividesItself."""
+    """Whether it loads one rank's part of a model; see ShardedCheckpoint. It may also be a
+    DividesItself."""
 
     @classmethod
     def reasons_against(cls, spec: ModelSpec) -> list[str]:
@@ -162,7 +166,6 @@ class ModelImpl(Protocol):
         ...
 
 
-@runtime_checkable
 class DividesItself(Protocol):
     """A model implementation that divides its models in a way of its own, but not into stages."""
 
@@ -176,3 +179,8 @@ class DividesItself(Protocol):
         """Return the ModelImpl that loads a rank's part. `sum_over_ranks` adds up float32 numbers
         of all ranks, in place."""
         ...
+
+
+def divides_itself(impl: ModelImpl) -> TypeGuard[DividesItself]:
+    """Whether the implementation says so."""
+    return DIVIDES_ITSELF.of(impl)

@@ -15,8 +15,8 @@ from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.log import get_logger
 from ...core.plan import Grant, RequestStart, StepPlan
-from ...core.sampling_params import SamplingParams
-from ..models.base import Model, Reference, reference_of
+from ...core.requests.sampling_params import SamplingParams
+from ..models.base import REFERENCE, Model, Reference
 from ..state.input_batch import InputBatch
 from ..weights.config.fields import one_line
 from .followed_model import FollowedModel
@@ -39,7 +39,7 @@ def check_model(parts: ModelParts, config: EngineConfig, load_seconds: float) ->
     It takes at most 5 seconds, or 10 % of `load_seconds` if that is more; then it ends with the
     pass that runs. Raises ConfigError if they differ.
     """
-    reference = reference_of(parts.decoder)
+    reference = REFERENCE.of(parts.decoder)
     if reference is None:
         return
     if config.skip_model_check or parts.spec.kv_cache_dtype is not None:

@@ -17,7 +17,7 @@ from ..attention.mixed import make_attention, reasons_against_layers
 from ..linear.base import LinearBackend, LinearSpec
 from ..linear.choice import reasons_against as reasons_against_linear
 from ..machine.device import choose_device
-from ..models.base import LoadOptions, Model, ModelImpl
+from ..models.base import SINKS, LoadOptions, Model, ModelImpl
 from ..state import kv_cache
 from ..state.kv_cache import KVCache
 from ..weights.checkpoint import Checkpoint
@@ -170,7 +170,7 @@ def _refuse(backend: str, called: str, reasons: Sequence[str]) -> None:
 
 def _sinks_of(model: Model, implementation: str) -> Sequence[torch.Tensor]:
     """Return the sinks of each layer. Raises ConfigError if the model does not have them."""
-    sinks: Sequence[torch.Tensor] = getattr(model, "sinks", ())
+    sinks = SINKS.of(model)
     if len(sinks) != model.config.num_layers:
         raise ConfigError(
             f"model implementation {implementation!r} says that heads have sinks, but its model "

@@ -6,7 +6,7 @@ import torch
 
 from ...core.config import EngineConfig
 from ...core.plan import Grant, RequestStart, StepPlan
-from ...core.sampling_params import SamplingParams
+from ...core.requests.sampling_params import SamplingParams
 from ..state.kv_cache import GPUMemory, KVCache
 from .model_parts import ModelParts
 from .runner import ModelRunner

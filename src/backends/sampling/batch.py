@@ -13,7 +13,7 @@ from itertools import accumulate, chain
 import numpy as np
 import torch
 
-from ...core.sampling_params import SamplingParams
+from ...core.requests.sampling_params import SamplingParams
 from ..state.request_state import RequestState
 from ..state.token_counts import TokenCounts
 from .filters import Filters

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from ...core.plan import Grant, RequestStart
-from ...core.read_only_collections import ReadOnlyList
-from ...core.sampling_params import SamplingParams
+from ...core.requests.read_only_collections import ReadOnlyList
+from ...core.requests.sampling_params import SamplingParams
 from ..grammar.base import Matcher
 from .block_table import BlockTable
 from .token_counts import TokenCounts

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from ..config import EngineConfig
 from ..interfaces import ChatMessage, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
-from ..request_options import RequestOptions
-from ..sampling_params import SamplingParams
+from ..requests.request_options import RequestOptions
+from ..requests.sampling_params import SamplingParams
 from .activity import Activity, LiveRequest
 from .explanation import Explanation
 from .plugin_info import HookStats, PluginInfo

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..interfaces import ModelInfo
 from ..outputs import FinishReason
-from ..request_options import NO_OPTIONS, RequestOptions
+from ..requests.request_options import NO_OPTIONS, RequestOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

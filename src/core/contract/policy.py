@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..request_options import RequestOptions
+from ..requests.request_options import RequestOptions
 
 
 class RequestView(Protocol):

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from ..errors import CONTAINED, PluginError
-from ..suggest import did_you_mean
+from ..wording.suggest import did_you_mean
 from .plugin_info import OptionInfo
 
 FOUND = "plugins.toml"

@@ -16,7 +16,7 @@ from typing import Any, Self
 from ..config import EngineConfig
 from ..errors import CONTAINED, PluginError, describe
 from ..kinds import KINDS, Kind, P
-from ..suggest import did_you_mean, listed
+from ..wording.suggest import did_you_mean, listed
 from .metrics import PluginMetrics
 from .plugin_info import ProviderInfo, Source, normalize
 from .provider_options import build_options, describe_options, refuse_options
@@ -237,7 +237,6 @@ def _make(provider: Provider, arguments: Sequence[object]) -> object:
     kind = KINDS[provider.kind]
     if built is None and kind.is_watcher:
         return None
-    missing = [name for name in kind.needs if not hasattr(built, name)]
-    if missing:
+    if missing := kind.lacks(built):
         raise PluginError(f"{what} lacks {' and '.join(missing)}: its factory returned {built!r}")
     return built

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from ..contract.policy import RequestView, StepView
-from ..request_options import RequestOptions
+from ..requests.request_options import RequestOptions
 
 View = TypeVar("View", bound=type)
 _SETTERS: dict[type, Mapping[str, Callable[[object, object], None]]] = {}

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ..outputs import FinishReason
-from ..pooling import Pooling
-from ..request_options import NO_OPTIONS, RequestOptions
-from ..sampling_params import SamplingParams
+from ..requests.pooling import Pooling
+from ..requests.request_options import NO_OPTIONS, RequestOptions
+from ..requests.sampling_params import SamplingParams
 from .blocks.block_table import BlockTable
 from .blocks.pool import hash_chain
 from .read_only import ReadOnlyRequest

@@ -27,12 +27,13 @@ from ..kinds import (
     SPECULATIVE_METHOD,
 )
 from ..log import get_logger
+from ..members import PROPOSES
 from ..settings.speculation import SpeculationSettings
 from .choice import choose
 from .hook_checks import SLOT_HOOKS, marked_names
 from .logits_processors import FoundProcessor
 from .plugin_set import PluginSet
-from .plugins_file import NamedSetting, read_settings
+from .plugins_file import NamedSetting, settings_of
 
 log = get_logger("plugins")
 
@@ -47,7 +48,7 @@ class BuiltPlugins:
     order: SchedulingPolicy
     draft_length: DraftLengthPolicy
     speculator: Speculator
-    """The speculative method. A method that never proposes has `proposes = False`."""
+    """The speculative method."""
     speculation: SpeculationSettings
     preemption_modes: tuple[str, ...]
     """The modes that the chosen preemption mode may answer."""
@@ -68,7 +69,7 @@ def build_plugins(
 
     Raises PluginError or ConfigError with a one-line message.
     """
-    settings = read_settings(config.plugins_file)
+    settings = settings_of(config)
     if settings.origin == FOUND:
         log.info("plugins_file_found", path=str(Path(FOUND).absolute()))
     plugins = PluginSet(settings)
@@ -120,16 +121,11 @@ def _fill(plugins: PluginSet, choice: Choice, hook: str) -> Any:
 
 
 def _refuse_unused_flags(speculator: Speculator, settings: SpeculationSettings) -> None:
-    if settings.given and settings.method is None and not proposes(speculator):
+    if settings.given and settings.method is None and not PROPOSES.of(speculator):
         raise ConfigError(
             f"{' and '.join(settings.given)} has no effect without a method: choose one, for "
             "example --speculative-method ngram"
         )
-
-
-def proposes(speculator: Speculator) -> bool:
-    """Whether a speculative method ever proposes drafts; if not, the engine never calls it."""
-    return bool(getattr(speculator, "proposes", True))
 
 
 def _check_named(plugins: PluginSet) -> None:

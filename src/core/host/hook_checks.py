@@ -11,7 +11,7 @@ from ..contract.hookspecs import PROJECT, HookSpecs
 from ..contract.plugin_info import Source
 from ..errors import PluginError
 from ..kinds import HOOKED
-from ..suggest import near_and_known
+from ..wording.suggest import near_and_known
 
 HOOKS = tuple(name for name in vars(HookSpecs) if not name.startswith("_"))
 """All hooks, in the order of the specs."""

@@ -10,7 +10,7 @@ from ..contract.plugin_info import OptionInfo, PluginDescription, PluginInfo, no
 from ..contract.registry import Provider
 from ..errors import PluginError, describe
 from ..kinds import ATTENTION_BACKEND, SLOTS
-from ..suggest import near_and_known
+from ..wording.suggest import near_and_known
 from .choice import configured
 from .plugin_set import PluginSet
 from .plugins_file import PluginSettings, read_settings

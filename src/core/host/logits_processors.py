@@ -10,8 +10,8 @@ from typing import NamedTuple
 from ..contract.plugin_info import Source
 from ..contract.providers.logits_processor import ProcessorClass
 from ..errors import CONTAINED, InvalidRequestError, PluginError, RequestFailedError
-from ..sampling_params import SamplingParams
-from ..suggest import near_and_known
+from ..requests.sampling_params import SamplingParams
+from ..wording.suggest import near_and_known
 from .calling.failure_log import FailureLog
 from .calling.guard import ADMITS, Guard
 

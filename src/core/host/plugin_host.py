@@ -49,8 +49,9 @@ from ..errors import (
 )
 from ..kinds import DRAFT_LENGTH, KINDS, SCHEDULING_POLICY, SLOTS
 from ..log import get_logger
-from ..sampling_params import SamplingParams
-from .building import BuiltPlugins, build_logits_processors, build_plugins, proposes
+from ..members import PROPOSES
+from ..requests.sampling_params import SamplingParams
+from .building import BuiltPlugins, build_logits_processors, build_plugins
 from .calling.direct_policies import AnyRequest, GuardedDraftLength, WaitingOrder
 from .calling.failure_log import FailureLog
 from .calling.guard import ADMITS, DECIDES, FAILED, OBSERVES, Guard, Rule, make_guards
@@ -349,7 +350,7 @@ class PluginHost:
         return caller
 
     def _make_speculator(self) -> ProposalHook | None:
-        if not proposes(self._built.speculator):
+        if not PROPOSES.of(self._built.speculator):
             return None
         return ProposalHook(
             self._built.speculator,

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from traceback import format_exception
+from typing import Any
 
+from ..config import EngineConfig
 from ..contract.plugin_info import PluginInfo, PluginState, Source, normalize
 from ..contract.registry import Provider, Registry, label
 from ..contract.start_calls import START_CALLS
 from ..errors import CONTAINED, PluginError, describe
-from ..suggest import did_you_mean, listed
-from ..tracebacks import plugin_frames_first
+from ..wording.suggest import did_you_mean, listed
+from ..wording.tracebacks import plugin_frames_first
 from .discovery import (
+    OWN_DISTRIBUTION,
     check_api,
     check_own_installation,
     find_installed,
     import_plugin,
 )
 from .hook_checks import HOOKS, implemented_hooks, new_manager, register_checked
-from .plugins_file import PluginSettings, read_settings
+from .plugins_file import PluginSettings, settings_of
 from .policy_object import PolicyObject, slot_of
 
 
@@ -59,6 +62,10 @@ class PluginSet:
         self.sources: dict[str, Source] = {}
         """By the name that an object has in pluggy."""
         self._installed = find_installed()
+        own = {n for n, p in self._installed.items() if p.source.distribution == OWN_DISTRIBUTION}
+        self._off = own.difference(settings.builtin)
+        """Plugins of tokenmill that are off by default. A message about others does not list them.
+        """
         check_own_installation(self._installed.values(), settings.builtin)
 
     def is_current(self, settings: PluginSettings) -> bool:
@@ -76,8 +83,10 @@ class PluginSet:
         source = installed.source if installed else Source(plugin=name)
         try:
             if installed is None:
+                flag = self.settings.flags.get(name)
+                why = f"named by {flag}" if flag else f"enabled in {self.settings.origin}"
                 raise PluginError(
-                    f"plugin {name!r} is enabled in {self.settings.origin}, but not installed"
+                    f"plugin {name!r} is {why}, but not installed"
                     f"{self._in_package(name) or did_you_mean(name, self._installed)}"
                 )
             self._adopt(import_plugin(installed), source)
@@ -123,9 +132,17 @@ class PluginSet:
         return self.registry.find(
             kind,
             name,
-            not_enabled=[p for p in self._installed if p not in self._seen()],
+            not_enabled=[p for p in self._installed if p not in self._seen() | self._off],
             left_out=[one.message for one in self.failed.values()],
         )
+
+    def build_all(self, kind: str) -> Iterator[tuple[Provider, Any]]:
+        """Every provider of a kind, built with the options of its own table. Raises PluginError."""
+        for provider in self.registry.providers(kind):
+            setting = self.settings.named.get((kind, provider.name))
+            options = setting.options if setting else {}
+            where = setting.origin if setting else f"[{kind}.{provider.name}]"
+            yield provider, self.registry.build(kind, provider.name, options, where=where)
 
     def register(self, provider: Provider, built: object, *, fills: str | None = None) -> None:
         """Register the hooks of the object that a provider's factory returned. Raises PluginError.
@@ -247,13 +264,13 @@ def _names(chosen: str) -> list[str]:
 _shared: list[PluginSet] = []
 
 
-def enabled_plugins(plugins_file: str | None) -> PluginSet:
+def enabled_plugins(config: EngineConfig) -> PluginSet:
     """The enabled plugins for a server, which only builds providers: loaded once per process.
 
     An engine has a set of its own, with the objects of the program, and without plugins that
     failed. Raises PluginError if a plugin cannot be loaded.
     """
-    settings = read_settings(plugins_file)
+    settings = settings_of(config)
     known = [one for one in _shared if one.is_current(settings)]
     if not known:
         plugins = PluginSet(settings)

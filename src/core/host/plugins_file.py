@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..config import EngineConfig
 from ..contract.hookspecs import HOOK_API
 from ..contract.plugin_info import normalize
 from ..contract.provider_options import FOUND
 from ..errors import ConfigError
 from ..kinds import KINDS, SLOTS
-from ..suggest import near_and_known
+from ..settings.declaration import flag
+from ..wording.suggest import near_and_known
 
 FILE_NAME = "plugins.toml"
 _NAMED = tuple(name for name, kind in KINDS.items() if kind.choose in ("all", "request"))
@@ -60,6 +62,8 @@ class PluginSettings:
     """By kind and name."""
     builtin: tuple[str, ...] = ()
     """Plugins that the packaged file enables. They must be installed."""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """The flags that enable plugins which no file enables, by plugin."""
 
     @property
     def enabled(self) -> tuple[str, ...]:
@@ -81,6 +85,15 @@ def read_settings(plugins_file: str | None = None) -> PluginSettings:
         return _merge(packaged, read_plugins_file(named))
     own = Path(FOUND)
     return _merge(packaged, read_plugins_file(own)) if os.path.lexists(own) else packaged
+
+
+def settings_of(config: EngineConfig) -> PluginSettings:
+    """The settings of an engine's plugins file, and the plugins that its flags enable."""
+    settings = read_settings(config.plugins_file)
+    kinds = [kind for kind in KINDS.values() if kind.choose == "all" and kind.flag is not None]
+    named = {normalize(n): flag(kind.name) for kind in kinds for n in config.named(kind.name)}
+    new = {name: given for name, given in named.items() if name not in settings.enable}
+    return replace(settings, enable=(*settings.enable, *new), flags=new)
 
 
 def packaged_file() -> Path:

@@ -33,7 +33,7 @@ def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
         return None  # `register_checked` refuses it, with the advice to pass an instance
     hooks = implemented_hooks(manager, plugin)
     slots = [SLOT_HOOKS[hook] for hook in hooks if _decides(manager, plugin, hook)]
-    missing = {slot: _missing(plugin, slot) for slot, kind in KINDS.items() if kind.is_direct}
+    missing = {slot: kind.lacks(plugin) for slot, kind in KINDS.items() if kind.is_direct}
     slots += [slot for slot, names in missing.items() if not names]
     if "register" in hooks:
         return None
@@ -48,10 +48,6 @@ def slot_of(manager: pluggy.PluginManager, plugin: object) -> str | None:
                     f"{type(plugin).__name__} lacks {', '.join(names)}, which a {label(slot)} needs"
                 )
     return slots[0] if slots else None
-
-
-def _missing(plugin: object, slot: str) -> list[str]:
-    return [name for name in KINDS[slot].needs if not hasattr(plugin, name)]
 
 
 def _decides(manager: pluggy.PluginManager, plugin: object, hook: str) -> bool:

@@ -63,7 +63,7 @@ class GuardedRouter:
 
 def build_router(config: EngineConfig) -> GuardedRouter:
     """Build the chosen router. Raises PluginError or ConfigError with a one-line message."""
-    plugins = enabled_plugins(config.plugins_file)
+    plugins = enabled_plugins(config)
     choice = choose_slot(SLOT, config, plugins)
     provider = choice.provider
     router = plugins.registry.build(SLOT, provider.name, choice.options, where=choice.origin)

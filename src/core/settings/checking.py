@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigError
-from ..suggest import did_you_mean
+from ..wording.suggest import did_you_mean
 from .declaration import flag
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from ..errors import ConfigError
-from ..suggest import near_and_known
+from ..wording.suggest import near_and_known
 
 CompilationSetting = str | int | Mapping[str, object] | None
 """JSON text, a level, or CompilationConfig."""

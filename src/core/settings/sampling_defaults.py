@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError, InvalidRequestError
-from ..sampling_params import MODEL, SamplingParams, sampled_in
-from ..suggest import near_and_known
+from ..requests.sampling_params import MODEL, SamplingParams, sampled_in
+from ..wording.suggest import near_and_known
 from .checking import read_object
 
 _FLAG = "--override-generation-config"

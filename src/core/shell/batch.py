@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from ..contract.client import EngineClient, RequestStream
 from ..errors import OverloadedError
 from ..outputs import RequestOutput
-from ..request_options import NO_OPTIONS, RequestOptions
-from ..sampling_params import OutputKind, SamplingParams
+from ..requests.request_options import NO_OPTIONS, RequestOptions
+from ..requests.sampling_params import OutputKind, SamplingParams
 
 T = TypeVar("T")
 

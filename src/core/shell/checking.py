@@ -13,8 +13,8 @@ from typing import Any
 from ..config import EngineConfig
 from ..errors import TOO_LONG, EngineStoppedError, InvalidRequestError, named
 from ..interfaces import ModelInfo, Tokenizer
-from ..request_options import NO_OPTIONS, RequestOptions
-from ..sampling_params import SamplingParams
+from ..requests.request_options import NO_OPTIONS, RequestOptions
+from ..requests.sampling_params import SamplingParams
 from .prompts import check_kind
 
 MAX_PROMPT_LOGPROBS = 1 << 17

@@ -18,8 +18,8 @@ from ..contract.trace import Trace
 from ..errors import EngineStoppedError
 from ..interfaces import ChatMessage, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
-from ..request_options import NO_OPTIONS, RequestOptions
-from ..sampling_params import SamplingParams
+from ..requests.request_options import NO_OPTIONS, RequestOptions
+from ..requests.sampling_params import SamplingParams
 from .checking import CheckedRequest, check, default_sampling_params
 from .home import Life
 from .served import Served, ServedRequests, TimedStream

@@ -26,7 +26,7 @@ from ..host.calling.watchdog import Watchdog
 from ..host.plugin_host import PluginHost
 from ..interfaces import Executor, GrammarChecker, Progress, Tokenizer, no_progress
 from ..log import get_logger
-from ..processes.board import private_board
+from ..processes.watching.board import private_board
 from .checking import CheckedRequest
 from .engine_shell import CLOSING_SECONDS, EngineShell, Facts
 from .home import Life

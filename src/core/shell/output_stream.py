@@ -12,8 +12,8 @@ from ..errors import TokenmillError
 from ..interfaces import Detokenizer
 from ..outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
 from ..plan import TokenLogprobs
-from ..pooling import Pooling
-from ..sampling_params import OutputKind, SamplingParams
+from ..requests.pooling import Pooling
+from ..requests.sampling_params import OutputKind, SamplingParams
 from .home import Home
 from .served import StreamTimes
 from .stop_strings import StopStringMatcher

@@ -21,7 +21,7 @@ from ..host.metrics.hook_samples import with_hook_stats
 from ..host.routing import build_router
 from ..interfaces import Progress, Tokenizer, no_progress
 from ..processes.place import WHOLE_MACHINE, Place
-from ..request_options import RequestOptions
+from ..requests.request_options import RequestOptions
 from ..shell.checking import CheckedRequest
 from ..shell.engine_shell import CLOSING_SECONDS, EngineShell, Facts
 from ..shell.home import Life

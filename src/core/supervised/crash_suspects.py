@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..errors import InvalidRequestError, OverloadedError
-from ..processes.restarts import PERIOD
+from ..processes.watching.restarts import PERIOD
 
 MAX_SUSPECTS = 4096
 """Maximum number of prompts to remember. The oldest ones are forgotten first."""

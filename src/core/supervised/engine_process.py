@@ -25,11 +25,11 @@ from ..host.calling.start_limit import StartLimit
 from ..interfaces import Progress
 from ..log import get_logger
 from ..plan import TokenLogprobs
-from ..processes.board import Board, receive_board
-from ..processes.frames import FrameReader, frame, receive
+from ..processes.channels.frames import FrameReader, frame, receive
+from ..processes.channels.messages import Message, Stage, encode
+from ..processes.channels.refusals import describe_refusal, not_started
 from ..processes.logs import forward_logs
-from ..processes.messages import Message, Stage, encode
-from ..processes.refusals import describe_refusal, not_started
+from ..processes.watching.board import Board, receive_board
 from ..shell.engine_shell import EngineShell
 from ..shell.local_engine import LocalEngine
 from ..shell.output_stream import OutputStream

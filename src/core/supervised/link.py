@@ -24,15 +24,15 @@ from ..host.calling.running_calls import RunningCall, read_calls
 from ..interfaces import Progress
 from ..log import get_logger
 from ..outputs import RequestOutput
-from ..processes.board import share_board
+from ..processes.channels.frames import FrameReader, frame
+from ..processes.channels.messages import Message, NotStarted, Refused, Stage, encode
+from ..processes.channels.refusals import raised_by
 from ..processes.child import END_SECONDS, Child, spawn
-from ..processes.crashes import is_crash, num_oom_kills
-from ..processes.frames import FrameReader, frame
 from ..processes.logs import LogReceiver, current_level
-from ..processes.messages import Message, NotStarted, Refused, Stage, encode
 from ..processes.place import Place
 from ..processes.printed import PrintedLines, show_printed
-from ..processes.refusals import raised_by
+from ..processes.watching.board import share_board
+from ..processes.watching.crashes import is_crash, num_oom_kills
 from .crash_suspects import CrashSuspects
 from .messages import (
     Accepted,

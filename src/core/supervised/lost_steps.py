@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ..processes.last_steps import PlannedStep, StepTimes
+from ..processes.watching.last_steps import PlannedStep, StepTimes
 from .link import EngineLink, EngineSetup
 
 MAX_FILES = 10

@@ -17,7 +17,7 @@ from ..contract.trace import Trace
 from ..interfaces import ModelInfo
 from ..outputs import RequestOutput
 from ..plan import TokenLogprobs
-from ..processes.messages import Message, NotStarted, Refused, Stage
+from ..processes.channels.messages import Message, NotStarted, Refused, Stage
 from ..processes.place import WHOLE_MACHINE, Place
 from ..shell.checking import CheckedRequest
 

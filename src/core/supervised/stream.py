@@ -12,7 +12,7 @@ from functools import cached_property
 from ..errors import TokenmillError
 from ..outputs import CompletionOutput, RequestOutput
 from ..plan import TokenLogprobs
-from ..sampling_params import OutputKind
+from ..requests.sampling_params import OutputKind
 from ..shell.checking import CheckedRequest
 from ..shell.home import Home
 from ..shell.served import StreamTimes

@@ -16,8 +16,8 @@ from ..contract.trace import Trace
 from ..errors import EngineStoppedError, TokenmillError, UnavailableError
 from ..interfaces import Progress, no_progress
 from ..log import get_logger
-from ..processes.restarts import PERIOD, Restarts
-from ..processes.stalls import Stall
+from ..processes.watching.restarts import PERIOD, Restarts
+from ..processes.watching.stalls import Stall
 from .counters import SurvivingCounters
 from .link import IDLE, EngineLink, EngineSetup
 from .lost_steps import save_last_steps

@@ -20,7 +20,8 @@ from ...core.host.hook_checks import implemented_hooks, new_manager
 from ...core.host.plugin_set import PluginSet
 from ...core.host.plugins_file import PluginSettings, Table, read_settings
 from ...core.kinds import HOOKED, OBSERVER, SLOTS, SPECULATIVE_METHOD
-from ...core.suggest import near_and_known
+from ...core.members import PROPOSES
+from ...core.wording.suggest import near_and_known
 from .hosting import SETTINGS
 from .sandbox import sandboxed
 
@@ -96,7 +97,7 @@ class LoadedPlugin:
         found = []
         make: Callable[[], object]
         for provider in self.providers:
-            if not getattr(provider.factory, "proposes", True):
+            if not PROPOSES.of(provider.factory):
                 continue  # the engine never calls it
             kinds = {provider.kind}
             if inspect.isclass(provider.factory):

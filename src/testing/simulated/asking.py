@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from ...core.plan import Grant, StepPlan
-from ...core.sampling_params import SamplingParams
+from ...core.requests.sampling_params import SamplingParams
 
 Propose = Callable[[ProposalBatch], Sequence[Draft]]
 

@@ -17,7 +17,7 @@ from itertools import chain
 
 from ...core.interfaces import Computation, ModelInfo
 from ...core.plan import BlockCopies, CopyDirection, Grant, StepPlan, StepResult
-from ...core.read_only_collections import ReadOnlyList
+from ...core.requests.read_only_collections import ReadOnlyList
 from .asking import Propose, SimulatedAsking
 from .drafting import DraftingSettings, SimulatedDrafting
 

@@ -21,8 +21,8 @@ from ...core.errors import RequestFailedError
 from ...core.host.plugin_host import PluginHost
 from ...core.outputs import FinishReason
 from ...core.plan import Grant, RequestFailure, StepPlan, StepResult
-from ...core.request_options import RequestOptions
-from ...core.sampling_params import SamplingParams
+from ...core.requests.request_options import RequestOptions
+from ...core.requests.sampling_params import SamplingParams
 from ..engine_driver import EngineDriver
 from ..simulated.executor import SimulatedExecutor, expected_tokens
 from ..simulated.pipeline import Fate, Journey, SimulatedPipeline

@@ -31,7 +31,8 @@ def post(http: httpx.Client, **fields: Any) -> httpx.Response:
 def check_error(response: httpx.Response, status: int, kind: str) -> str:
     assert response.status_code == status, response.text
     body = response.json()
-    assert set(body) == {"type", "error"} and body["type"] == "error"
+    assert set(body) == {"type", "error", "request_id"} and body["type"] == "error"
+    assert body["request_id"] == response.headers["x-request-id"]
     assert body["error"]["type"] == kind
     message: str = body["error"]["message"]
     return message
@@ -74,8 +75,10 @@ def test_an_answer_that_fails_ends_with_an_error_event() -> None:
     executor = SteeredExecutor()
     executor.failure = RuntimeError("the device is lost")
     with serve_engine(toy_engine(executor)) as served, served.client() as http:
-        events = events_of(post(http, stream=True))
+        streamed = post(http, stream=True)
+        events = events_of(streamed)
         assert [event["type"] for event in events] == ["message_start", "ping", "error"]
+        assert events[-1]["request_id"] == streamed.headers["x-request-id"]
         assert events[-1]["error"]["type"] == "api_error" and events[-1]["error"]["message"]
         check_error(post(http), 500, "api_error")
 

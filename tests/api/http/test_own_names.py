@@ -6,7 +6,7 @@ import pytest
 
 from tokenmill.api.http.errors import APIError, own_names
 from tokenmill.core.errors import InvalidRequestError, named
-from tokenmill.core.processes.refusals import describe_refusal, raised_by
+from tokenmill.core.processes.channels.refusals import describe_refusal, raised_by
 
 NAMES = {"messages[].tool_calls": "input[]", "max_tokens": "max_output_tokens"}
 TEXT = f"{named('max_tokens')} is 5; the client's max_tokens and 'max_tokens' are other words"

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import openai
 import pytest
 
 from tokenmill.api.responses.bodies import ResponsesBody
@@ -15,6 +16,7 @@ from tokenmill.api.responses.conversation import read_messages
 
 from ..serving import SteeredExecutor, serve_engine, toy_engine
 from ..test_errors import check_error
+from ..test_many_grammars import make_checker
 
 CALL = {
     "type": "function_call",
@@ -70,15 +72,28 @@ def test_events_come_in_order_and_repeat_what_they_end(http: httpx.Client) -> No
     assert {event["response"]["id"] for event in (*events[:2], end)} == {last["id"]}
 
 
-def test_an_answer_that_fails_ends_with_a_failed_response() -> None:
+def test_an_answer_that_fails_ends_with_a_failed_response_and_raises_in_the_sdk() -> None:
     executor = SteeredExecutor()
     executor.failure = RuntimeError("the device is lost")
     with serve_engine(toy_engine(executor)) as served, served.client() as http:
         events = events_of(post(http, stream=True))
+        client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none")
+        with client, pytest.raises(openai.APIError, match="request failed"):
+            list(client.responses.create(model="simulated", input="hi", stream=True))
     assert [event["type"] for event in events[2:]] == ["error", "response.failed"]
     failed = events[-1]["response"]
     assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
     assert failed["error"]["message"] == events[-2]["message"] != ""
+    assert {name: events[-2][name] for name in ("code", "message", "param")} | {
+        "type": "server_error"
+    } == events[-2]["error"]
+
+
+def test_the_form_of_a_schema_has_a_name_and_says_whether_it_is_strict() -> None:
+    given = {"type": "json_schema", "schema": {"const": "a"}}
+    with serve_engine(toy_engine(grammars=make_checker())) as served, served.client() as http:
+        form = post(http, text={"format": given}).json()["text"]["format"]
+    assert form == given | {"name": "", "description": None, "strict": False}
 
 
 def test_padding_against_traffic_analysis_is_refused_and_its_absence_is_not(

@@ -15,8 +15,8 @@ from tokenmill.api.tracing.spans import Phase, spans_of
 from tokenmill.core.contract.explanation import Explanation
 from tokenmill.core.contract.trace import Trace
 from tokenmill.core.engine.request import Request
-from tokenmill.core.request_options import RequestOptions
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.request_options import RequestOptions
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 
 class Clock(Bench):

@@ -44,8 +44,8 @@ from tokenmill.backends.weights.formats.quantizing import ROUND_TO_FLOAT16
 from tokenmill.backends.weights.quantized_on_load import QuantizedOnLoad
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import Grant, RequestStart
-from tokenmill.core.processes.shared_memory import unnamed_file
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.processes.channels.shared_memory import unnamed_file
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from ..models.dense import compute_logits
 from ..weights.gguf_writing import write_gguf

@@ -19,7 +19,7 @@ from tokenmill.backends.sampling.sampler import sample
 from tokenmill.backends.sampling.verification import count_accepted
 from tokenmill.backends.state.request_state import RequestState
 from tokenmill.core.plan import RequestStart
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
 SIZES = (1, 2, 97, 256, 1000, 5120, 49152)

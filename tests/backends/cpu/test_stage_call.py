@@ -23,7 +23,7 @@ from tokenmill.backends.sampling.ops import SamplingOps
 from tokenmill.backends.state.input_batch import InputBatch
 from tokenmill.backends.weights.config.model_config import ModelConfig
 from tokenmill.backends.weights.stages import StagedCheckpoint, StageLayers
-from tokenmill.core.processes.shared_memory import unnamed_file
+from tokenmill.core.processes.channels.shared_memory import unnamed_file
 
 from .test_decoder_call import CONFIGS, PLAIN, Sequences, attention_of, cache_of, load, native
 from .test_decoder_call import prompts as make_prompts

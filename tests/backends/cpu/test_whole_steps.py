@@ -19,7 +19,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import Grant, RequestStart, StepPlan
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 ONE_CALL = Counter({"tm_run_decoder": 1, "tm_read_logits": 1})
 EXCEPTIONS = {"phi4-mini": "it has 12 rotated elements of a head, which is no multiple of 16"}

@@ -24,7 +24,7 @@ from tokenmill.backends.weights.files.safetensors_files import SafetensorsFiles
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from ..drafting.drafts import serve
 from ..tiny import make_prompt

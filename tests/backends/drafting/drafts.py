@@ -18,7 +18,7 @@ from tokenmill.core.contract.providers.speculation import (
 from tokenmill.core.host.calling.proposal_hook import ProposalHook
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.plan import CopyDirection, StepPlan, StepResult
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from ..model_engine import make_driver, make_request
 

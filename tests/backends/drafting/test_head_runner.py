@@ -17,7 +17,7 @@ from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import no_progress
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from ..models.dense import compute_hidden
 from ..tiny import CPU

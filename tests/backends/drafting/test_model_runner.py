@@ -17,7 +17,7 @@ from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.errors import RequestFailedError
 from tokenmill.core.interfaces import no_progress
 from tokenmill.core.plan import StepPlan
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from ..models.dense import compute_logits
 from ..tiny import CPU, make_prompt

@@ -19,7 +19,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import RequestFailedError
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import no_progress
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell.local_engine import EngineParts, local_engine
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 

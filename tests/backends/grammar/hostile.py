@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenmill.backends.grammar.base import GrammarError
 from tokenmill.backends.grammar.llguidance.backend import LLGuidance
-from tokenmill.core.grammar import Grammar
+from tokenmill.core.requests.grammar import Grammar
 
 SPINS, EATS, CRASHES, KILLED = "spin", "eat", "crash", "killed"
 

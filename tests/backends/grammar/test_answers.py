@@ -11,9 +11,9 @@ import pytest
 from tokenmill.core.contract.events import Preempted, StepDone
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.engine.request import Request
-from tokenmill.core.grammar import Grammar
 from tokenmill.core.outputs import FinishReason
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.grammar import Grammar
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from .toy import END, SCHEMA, answer, serve, text_of
 

@@ -15,7 +15,7 @@ from tokenmill.backends.grammar.checking import GrammarChecker
 from tokenmill.backends.grammar.grammars import Grammars
 from tokenmill.backends.grammar.worker import WorkerStart
 from tokenmill.core.errors import InvalidRequestError, OverloadedError
-from tokenmill.core.grammar import Grammar
+from tokenmill.core.requests.grammar import Grammar
 
 from .hostile import CRASHES, EATS, KILLED, SPINS, Hostile
 from .toy import SPEC

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenmill.backends.grammar import grammars
 from tokenmill.backends.grammar.keeping import LastUsed
 from tokenmill.backends.grammar.llguidance.backend import LLGuidance
-from tokenmill.core.grammar import MAX_GRAMMAR, Grammar
+from tokenmill.core.requests.grammar import MAX_GRAMMAR, Grammar
 
 from .toy import SPEC
 

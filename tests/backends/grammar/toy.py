@@ -19,7 +19,7 @@ from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.engine.request import Request
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 WORDS = ('{"', '":', '", "', "true", "false", "null", '"}', "[]", "{}", "name", "é", "日本", "12")
 SPEC = GrammarSpec(

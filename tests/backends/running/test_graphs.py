@@ -15,7 +15,7 @@ from tests.oracle.settings import Setting
 from tokenmill.backends.execution import in_process
 from tokenmill.backends.running import graph_choice
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from .emulated_graphs import EmulatedCapture
 

@@ -12,7 +12,7 @@ import torch
 from tokenmill.backends.models.native.decoder import Decoder
 from tokenmill.backends.sampling.noise import uniform
 from tokenmill.core.plan import BlockCopies, CopyDirection
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from ..models.dense import compute_logits
 from ..tiny import GREEDY, Driver, decoder, dense_tokens, generate_alone, make_prompt

@@ -13,7 +13,7 @@ import torch
 from tokenmill.backends.state.draft_probs import DraftProbs
 from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch
 from tokenmill.core.plan import StepResult
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from ..models.dense import compute_hidden
 from ..scripted import ScriptedProposer

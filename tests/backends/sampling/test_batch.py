@@ -10,7 +10,7 @@ import torch
 from tokenmill.backends.sampling.batch import SamplingBatch
 from tokenmill.backends.state.request_state import RequestState
 from tokenmill.core.plan import RequestStart
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 VOCAB_SIZE = 100
 

@@ -9,7 +9,7 @@ import pytest
 
 from tokenmill.backends.sampling.sampler import NO_TOKEN_LEFT
 from tokenmill.core.plan import StepResult
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from ..scripted import ScriptedProposer
 from ..tiny import CONFIG, GREEDY, Driver, generate_alone, make_prompt

@@ -15,7 +15,7 @@ from tokenmill.backends.sampling.batch import SamplingBatch
 from tokenmill.backends.sampling.sampler import Sampled
 from tokenmill.backends.state.request_state import RequestState
 from tokenmill.core.plan import RequestStart
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from .sampling_with import OPS, make_ops, sample_batch, sampling_with
 

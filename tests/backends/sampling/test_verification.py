@@ -22,7 +22,7 @@ from tokenmill.backends.sampling.batch import SamplingBatch
 from tokenmill.backends.sampling.drawing import draw
 from tokenmill.backends.sampling.noise import Purpose, uniform
 from tokenmill.backends.state.request_state import RequestState
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from .sampling_with import OPS, make_ops, sample_batch, sampling_with
 from .test_sampler import CPU, distribution, make_state

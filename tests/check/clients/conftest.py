@@ -29,7 +29,9 @@ class Target:
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("clients")
-    with running_server(folder, "--dtype", "float32", "--strict-fields") as server:
+    with running_server(
+        folder, "--dtype", "float32", "--strict-fields", "--route", "ollama"
+    ) as server:
         with httpx.Client(base_url=server.url, timeout=60, trust_env=False) as http:
             model = http.get("/v1/models").json()["data"][0]["id"]
             messages = [{"role": "user", "content": PROMPT}]

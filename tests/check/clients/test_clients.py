@@ -13,6 +13,7 @@ PACKAGES = (
     "langchain>=1.4,<2",
     "langchain-openai>=1.7,<2",
     "llm>=0.36",
+    "ollama>=0.6,<1",
     "openai>=3,<4",
     "openai-agents>=0.24,<1",
     "pydantic-ai-slim[openai]>=2.68,<3",
@@ -53,6 +54,15 @@ def test_langchain(target: Target) -> None:
 def test_llm(target: Target) -> None:
     found = run_python(python(), "use_llm.py", *target.arguments)
     assert found == {"whole": target.text, "streamed": target.text}
+
+
+def test_ollama(target: Target) -> None:
+    found = run_python(python(), "use_ollama.py", *target.arguments)
+    texts = ("whole", "streamed", "prompt", "asynchronous")
+    assert {name: found.pop(name) for name in texts} == dict.fromkeys(texts, target.text)
+    assert found.pop("schema") == ["depth", "name"]
+    assert found.pop("refused") == [404, "str"]
+    assert found == {"listed": target.model, "shown": ["completion", "tools"], "tokens": 16}
 
 
 def test_pydantic_ai_with_a_tool(target: Target) -> None:

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
+from tokenmill.testing.conformance.policies import draft_length as suite
 
-from tokenmill.testing import DraftLengthConformance
+from . import fails
 
 engine_numbers = itertools.count()
 """Makes a policy differ from one engine to the next."""
@@ -27,6 +27,7 @@ class Longest:
         pass
 
 
+@fails(suite.check_an_engine_takes_its_answers)
 class TooLongForAnEngine(Longest):
     """Exceeds the limit for requests that generate for long."""
 
@@ -35,6 +36,7 @@ class TooLongForAnEngine(Longest):
         return [longest + (r.num_tokens > r.num_prompt_tokens + 2) for r in requests]
 
 
+@fails(suite.check_odd_steps_do_no_harm, raises=KeyError)
 class KnowsItsRequests(Longest):
     """Takes every outcome for one of a request that it chose for."""
 
@@ -54,6 +56,7 @@ class KnowsItsRequests(Longest):
         self.known.pop(engine_id, None)
 
 
+@fails(suite.check_nothing_is_kept_of_ended_requests)
 class NeverForgets(Longest):
     def __init__(self) -> None:
         self.accepted: dict[str, int] = {}
@@ -63,41 +66,10 @@ class NeverForgets(Longest):
             self.accepted[outcome.engine_id] = outcome.num_accepted_tokens
 
 
+@fails(suite.check_it_is_deterministic)
 class DiffersFromEngineToEngine(Longest):
     def __init__(self) -> None:
         self.number = next(engine_numbers)
 
     def choose(self, requests: Sequence[Any], limits: Any) -> list[Any]:
         return [(self.number + i) % 2 for i in range(len(requests))]
-
-
-class TestTooLong(DraftLengthConformance):
-    fails = "test_an_engine_takes_its_answers"
-
-    @pytest.fixture
-    def draft_length(self) -> object:
-        return TooLongForAnEngine
-
-
-class TestKnowsItsRequests(DraftLengthConformance):
-    fails = "test_odd_steps_do_no_harm"
-
-    @pytest.fixture
-    def draft_length(self) -> object:
-        return KnowsItsRequests
-
-
-class TestNeverForgets(DraftLengthConformance):
-    fails = "test_nothing_is_kept_of_ended_requests"
-
-    @pytest.fixture
-    def draft_length(self) -> object:
-        return NeverForgets
-
-
-class TestLengthsDifferFromEngineToEngine(DraftLengthConformance):
-    fails = "test_it_is_deterministic"
-
-    @pytest.fixture
-    def draft_length(self) -> object:
-        return DiffersFromEngineToEngine

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from tokenmill.backends.execution.base import ExecutorSpec
 from tokenmill.core.interfaces import Computation, ModelInfo, no_progress
 from tokenmill.core.plan import StepPlan, StepResult
-from tokenmill.testing import ExecutorConformance
+from tokenmill.testing.conformance.executor import suite
+
+from . import fails
 
 
 class Around:
@@ -37,84 +37,54 @@ class Around:
         self.right.close()
 
 
-class TestForgetsBlocks(ExecutorConformance):
-    fails = "test_it_describes_the_loaded_model"
-
-    @pytest.fixture
-    def distributed_executor_backend(self) -> Any:
-        class Backend(Around):
-            @property
-            def info(self) -> ModelInfo:
-                return replace(super().info, num_blocks=1)
-
-        return Backend
+@fails(suite.check_it_describes_the_loaded_model)
+class ForgetsBlocks(Around):
+    @property
+    def info(self) -> ModelInfo:
+        return replace(super().info, num_blocks=1)
 
 
-class TestComputesDecodesFirst(ExecutorConformance):
-    fails = "test_steps_are_computed_in_the_order_of_their_launch"
+@fails(suite.check_steps_are_computed_in_the_order_of_their_launch)
+class ComputesDecodesFirst(Around):
+    def __init__(self, spec: ExecutorSpec) -> None:
+        super().__init__(spec)
+        self.plans: list[StepPlan] = []
 
-    @pytest.fixture
-    def distributed_executor_backend(self) -> Any:
-        class Backend(Around):
-            def __init__(self, spec: ExecutorSpec) -> None:
-                super().__init__(spec)
-                self.plans: list[StepPlan] = []
+    def launch(self, plan: StepPlan) -> Any:
+        self.plans.insert(len(self.plans) if plan.starts else 0, plan)
+        return Computation(self.run_first, plan)
 
-            def launch(self, plan: StepPlan) -> Any:
-                self.plans.insert(len(self.plans) if plan.starts else 0, plan)
-                return Computation(self.run_first, plan)
-
-            def run_first(self, plan: StepPlan) -> StepResult:
-                return self.right.launch(self.plans.pop(0)).result()
-
-        return Backend
+    def run_first(self, plan: StepPlan) -> StepResult:
+        return self.right.launch(self.plans.pop(0)).result()
 
 
-class TestIgnoresTheNumberOfStages(ExecutorConformance):
-    fails = "test_every_stage_computes_a_plan_of_other_requests"
-
-    @pytest.fixture
-    def distributed_executor_backend(self) -> Any:
-        class Backend(Around):
-            @classmethod
-            def reasons_against(cls, spec: ExecutorSpec) -> list[str]:
-                return []
-
-        return Backend
+@fails(suite.check_every_stage_computes_a_plan_of_other_requests)
+class IgnoresTheNumberOfStages(Around):
+    @classmethod
+    def reasons_against(cls, spec: ExecutorSpec) -> list[str]:
+        return []
 
 
-class TestStopsAtAFailure(ExecutorConformance):
-    fails = "test_a_step_that_raises_ends_only_its_own_requests"
+@fails(suite.check_a_step_that_raises_ends_only_its_own_requests)
+class StopsAtAFailure(Around):
+    reason: str | None = None
 
-    @pytest.fixture
-    def distributed_executor_backend(self) -> Any:
-        class Backend(Around):
-            reason: str | None = None
+    def launch(self, plan: StepPlan) -> Any:
+        return Computation(self.run_or_stop, plan)
 
-            def launch(self, plan: StepPlan) -> Any:
-                return Computation(self.run_or_stop, plan)
+    def run_or_stop(self, plan: StepPlan) -> StepResult:
+        try:
+            return self.right.launch(plan).result()
+        except RuntimeError as error:
+            self.reason = str(error)
+            raise
 
-            def run_or_stop(self, plan: StepPlan) -> StepResult:
-                try:
-                    return self.right.launch(plan).result()
-                except RuntimeError as error:
-                    self.reason = str(error)
-                    raise
-
-            def health(self) -> str | None:
-                return self.reason
-
-        return Backend
+    def health(self) -> str | None:
+        return self.reason
 
 
-class TestCutsPrompts(ExecutorConformance):
-    fails = "test_long_prompts_arrive_whole"
-
-    @pytest.fixture
-    def distributed_executor_backend(self) -> Any:
-        class Backend(Around):
-            def launch(self, plan: StepPlan) -> Any:
-                starts = [replace(one, token_ids=one.token_ids[:100_000]) for one in plan.starts]
-                return super().launch(replace(plan, starts=tuple(starts)))
-
-        return Backend
+@fails(suite.check_long_prompts_arrive_whole)
+class CutsPrompts(Around):
+    def launch(self, plan: StepPlan) -> Any:
+        starts = [replace(one, token_ids=one.token_ids[:100_000]) for one in plan.starts]
+        return super().launch(replace(plan, starts=tuple(starts)))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
 import torch
 
 from tokenmill.backends.linear.base import LinearCapabilities, LinearSpec, Projection
 from tokenmill.backends.linear.torch import EmbeddingTable, TorchLinear
 from tokenmill.backends.weights.packed import PackedWeights, WeightFormat, Weights
-from tokenmill.testing import LinearConformance
+from tokenmill.testing.conformance.linear import suite
+
+from . import fails
 
 
 class Changed:
@@ -60,140 +61,80 @@ def _dense(weights: Weights) -> torch.Tensor:
     return weights.dequantize() if isinstance(weights, PackedWeights) else weights
 
 
-class TestRaisesForHalfPrecision(LinearConformance):
-    fails = "test_reasons_and_kept_formats_are_told_for_any_specification"
-
-    @pytest.fixture
-    def linear_backend(self) -> Any:
-        class Backend(TorchLinear):
-            @classmethod
-            def reasons_against(cls, spec: LinearSpec) -> list[str]:
-                assert spec.dtype is not torch.float16
-                return []
-
-        return Backend
+@fails(suite.check_reasons_and_kept_formats_are_told_for_any_specification)
+class RaisesForHalfPrecision(TorchLinear):
+    @classmethod
+    def reasons_against(cls, spec: LinearSpec) -> list[str]:
+        assert spec.dtype is not torch.float16
+        return []
 
 
-class TestLooksUpOtherNumbers(LinearConformance):
-    fails = "test_kept_weights_are_multiplied_as_they_are"
+@fails(suite.check_kept_weights_are_multiplied_as_they_are)
+class LooksUpOtherNumbers(Keeping):
+    capabilities = LinearCapabilities(looks_up=True)
 
-    @pytest.fixture
-    def linear_backend(self) -> Any:
-        class Backend(Keeping):
-            capabilities = LinearCapabilities(looks_up=True)
-
-            def embedding(self, weights: Any) -> EmbeddingTable:
-                is_packed = isinstance(weights, PackedWeights)
-                rows = _dense(weights) if is_packed else weights.linear.weight
-                return EmbeddingTable(rows * (1.01 if is_packed else 1))
-
-        return Backend
+    def embedding(self, weights: Any) -> EmbeddingTable:
+        is_packed = isinstance(weights, PackedWeights)
+        rows = _dense(weights) if is_packed else weights.linear.weight
+        return EmbeddingTable(rows * (1.01 if is_packed else 1))
 
 
-class TestForgetsTheBias(LinearConformance):
-    fails = "test_products_equal_the_reference"
-
-    @pytest.fixture
-    def linear_backend(self) -> Any:
-        class Backend(Keeping):
-            def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Any:
-                made = super().linear(segments, bias)
-                return Changed(made, lambda inner, x: inner(x) - (0 if bias is None else bias))
-
-        return Backend
+@fails(suite.check_products_equal_the_reference)
+class ForgetsTheBias(Keeping):
+    def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Any:
+        made = super().linear(segments, bias)
+        return Changed(made, lambda inner, x: inner(x) - (0 if bias is None else bias))
 
 
-class TestCountsNoBias(LinearConformance):
-    fails = "test_products_equal_the_reference"
-
-    @pytest.fixture
-    def linear_backend(self) -> Any:
-        class Backend(Keeping):
-            def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Any:
-                made = Changed(super().linear(segments, bias), lambda inner, x: inner(x))
-                made.num_uncounted = 0 if bias is None else bias.numel()
-                return made
-
-        return Backend
+@fails(suite.check_products_equal_the_reference)
+class CountsNoBias(Keeping):
+    def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Any:
+        made = Changed(super().linear(segments, bias), lambda inner, x: inner(x))
+        made.num_uncounted = 0 if bias is None else bias.numel()
+        return made
 
 
-class TestEnlargesPackedWeights(LinearConformance):
-    fails = "test_kept_weights_are_multiplied_as_they_are"
-
-    @pytest.fixture
-    def linear_backend(self) -> Any:
-        class Backend(Keeping):
-            def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Any:
-                wrong = len(segments) == 1 and isinstance(segments[0], PackedWeights)
-                made = super().linear(segments, bias)
-                return Changed(made, lambda inner, x: inner(x) * (1.1 if wrong else 1.0))
-
-        return Backend
+@fails(suite.check_kept_weights_are_multiplied_as_they_are)
+class EnlargesPackedWeights(Keeping):
+    def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Any:
+        wrong = len(segments) == 1 and isinstance(segments[0], PackedWeights)
+        made = super().linear(segments, bias)
+        return Changed(made, lambda inner, x: inner(x) * (1.1 if wrong else 1.0))
 
 
-class TestSortsSegments(LinearConformance):
-    fails = "test_segments_are_one_matrix_in_their_order"
-
-    @pytest.fixture
-    def linear_backend(self) -> Any:
-        class Backend(Keeping):
-            def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Any:
-                return super().linear(sorted(segments, key=lambda one: -one.shape[0]), bias)
-
-        return Backend
+@fails(suite.check_segments_are_one_matrix_in_their_order)
+class SortsSegments(Keeping):
+    def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Any:
+        return super().linear(sorted(segments, key=lambda one: -one.shape[0]), bias)
 
 
-class TestSwapsGateAndUp(LinearConformance):
-    fails = "test_gate_and_up_equal_the_reference"
-
-    @pytest.fixture
-    def linear_backend(self) -> Any:
-        class Backend(Keeping):
-            def gate_up(
-                self, gate: Weights, up: Weights, bias: torch.Tensor | None, activation: str
-            ) -> Any:
-                return super().gate_up(up, gate, bias, activation)
-
-        return Backend
+@fails(suite.check_gate_and_up_equal_the_reference)
+class SwapsGateAndUp(Keeping):
+    def gate_up(
+        self, gate: Weights, up: Weights, bias: torch.Tensor | None, activation: str
+    ) -> Any:
+        return super().gate_up(up, gate, bias, activation)
 
 
-class TestRoundsLogits(LinearConformance):
-    fails = "test_a_head_returns_float32"
-
-    @pytest.fixture
-    def linear_backend(self) -> Any:
-        class Backend(Keeping):
-            def head(self, weights: Weights) -> Any:
-                return Changed(super().head(weights), lambda inner, x: inner(x).bfloat16())
-
-        return Backend
+@fails(suite.check_a_head_returns_float32)
+class RoundsLogits(Keeping):
+    def head(self, weights: Weights) -> Any:
+        return Changed(super().head(weights), lambda inner, x: inner(x).bfloat16())
 
 
-class TestSpreadsNaN(LinearConformance):
-    fails = "test_rows_do_not_change_each_other"
-
-    @pytest.fixture
-    def linear_backend(self) -> Any:
-        class Backend(Keeping):
-            def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Any:
-                made = super().linear(segments, bias)
-                return Changed(made, lambda inner, x: inner(x) + x.mean() * 0)
-
-        return Backend
+@fails(suite.check_rows_do_not_change_each_other)
+class SpreadsNaN(Keeping):
+    def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Any:
+        made = super().linear(segments, bias)
+        return Changed(made, lambda inner, x: inner(x) + x.mean() * 0)
 
 
-class TestScalesItsInputs(LinearConformance):
-    fails = "test_inputs_and_weights_stay_as_they_are"
+@fails(suite.check_inputs_and_weights_stay_as_they_are)
+class ScalesItsInputs(Keeping):
+    def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Any:
+        def call(inner: Projection, x: torch.Tensor) -> torch.Tensor:
+            result = inner(x)
+            x.mul_(2)
+            return result
 
-    @pytest.fixture
-    def linear_backend(self) -> Any:
-        class Backend(Keeping):
-            def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Any:
-                def call(inner: Projection, x: torch.Tensor) -> torch.Tensor:
-                    result = inner(x)
-                    x.mul_(2)
-                    return result
-
-                return Changed(super().linear(segments, bias), call)
-
-        return Backend
+        return Changed(super().linear(segments, bias), call)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import transformers
 
@@ -15,7 +14,9 @@ from tokenmill.backends.models.base import LoadOptions, Model, ModelSpec
 from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.config.features import Features
-from tokenmill.testing import ModelImplConformance
+from tokenmill.testing.conformance import model as suite
+
+from . import fails
 
 CONFIG = transformers.LlamaConfig(
     vocab_size=96,
@@ -65,78 +66,54 @@ def wrong(forward: Any = None, compute_logits: Any = None) -> Any:
     return Impl
 
 
-class TestAcceptsEverything(ModelImplConformance):
-    fails = "test_other_architectures_are_refused"
-
-    @pytest.fixture
-    def model_impl(self) -> Any:
-        class Impl(wrong()):  # type: ignore[misc]
-            @classmethod
-            def reasons_against(cls, spec: ModelSpec) -> list[str]:
-                return []
-
-        return Impl
+@fails(suite.check_other_architectures_are_refused)
+class AcceptsEverything(wrong()):  # type: ignore[misc]
+    @classmethod
+    def reasons_against(cls, spec: ModelSpec) -> list[str]:
+        return []
 
 
-class TestAttendsTwice(ModelImplConformance):
-    fails = "test_every_layer_attends_once_and_sizes_are_as_configured"
+@fails(suite.check_every_layer_attends_once_and_sizes_are_as_configured)
+def attends_twice() -> Any:
+    def forward(inner: Model, tokens: Any, positions: Any, attend: Callable[..., Any]) -> Any:
+        def twice(layer: int, *qkv: torch.Tensor) -> Any:
+            answer = attend(layer, *qkv)
+            getattr(attend, "layers", []).append(layer)
+            return answer
 
-    @pytest.fixture
-    def model_impl(self) -> Any:
-        def forward(inner: Model, tokens: Any, positions: Any, attend: Callable[..., Any]) -> Any:
-            def twice(layer: int, *qkv: torch.Tensor) -> Any:
-                answer = attend(layer, *qkv)
-                getattr(attend, "layers", []).append(layer)
-                return answer
+        return inner.forward(tokens, positions, twice)
 
-            return inner.forward(tokens, positions, twice)
-
-        return wrong(forward)
+    return wrong(forward)
 
 
-class TestReturnsHalfPrecisionLogits(ModelImplConformance):
-    fails = "test_every_layer_attends_once_and_sizes_are_as_configured"
-
-    @pytest.fixture
-    def model_impl(self) -> Any:
-        return wrong(compute_logits=lambda logits: logits.bfloat16())
+@fails(suite.check_every_layer_attends_once_and_sizes_are_as_configured)
+def returns_half_precision_logits() -> Any:
+    return wrong(compute_logits=lambda logits: logits.bfloat16())
 
 
-class TestHasSinksForOneLayerOnly(ModelImplConformance):
-    fails = "test_every_layer_attends_once_and_sizes_are_as_configured"
-
-    @pytest.fixture
-    def model_impl(self) -> Any:
-        class Impl(wrong()):  # type: ignore[misc]
-            def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Any:
-                model = super().load(checkpoint, options)
-                model.config = replace(model.config, features=Features(attention_sinks=True))
-                model.sinks = [torch.zeros(4)]
-                return model
-
-        return Impl
+@fails(suite.check_every_layer_attends_once_and_sizes_are_as_configured)
+class HasSinksForOneLayerOnly(wrong()):  # type: ignore[misc]
+    def load(self, checkpoint: Checkpoint, options: LoadOptions) -> Any:
+        model = super().load(checkpoint, options)
+        model.config = replace(model.config, features=Features(attention_sinks=True))
+        model.sinks = [torch.zeros(4)]
+        return model
 
 
-class TestNumbersPositionsItself(ModelImplConformance):
-    fails = "test_chunks_of_a_prompt_equal_the_whole"
+@fails(suite.check_chunks_of_a_prompt_equal_the_whole)
+def numbers_positions_itself() -> Any:
+    def forward(inner: Model, tokens: Any, positions: Any, attend: Any) -> Any:
+        starts = (positions[1:] != positions[:-1] + 1).nonzero().flatten() + 1
+        parts = positions.tensor_split(starts)
+        return inner.forward(tokens, torch.cat([part - part[0] for part in parts]), attend)
 
-    @pytest.fixture
-    def model_impl(self) -> Any:
-        def forward(inner: Model, tokens: Any, positions: Any, attend: Any) -> Any:
-            starts = (positions[1:] != positions[:-1] + 1).nonzero().flatten() + 1
-            parts = positions.tensor_split(starts)
-            return inner.forward(tokens, torch.cat([part - part[0] for part in parts]), attend)
-
-        return wrong(forward)
+    return wrong(forward)
 
 
-class TestMixesSequences(ModelImplConformance):
-    fails = "test_sequences_of_a_batch_do_not_change_each_other"
+@fails(suite.check_sequences_of_a_batch_do_not_change_each_other)
+def mixes_sequences() -> Any:
+    def forward(inner: Model, tokens: Any, positions: Any, attend: Any) -> Any:
+        hidden = inner.forward(tokens, positions, attend)
+        return hidden * (positions == 0).sum().clamp(min=1)
 
-    @pytest.fixture
-    def model_impl(self) -> Any:
-        def forward(inner: Model, tokens: Any, positions: Any, attend: Any) -> Any:
-            hidden = inner.forward(tokens, positions, attend)
-            return hidden * (positions == 0).sum().clamp(min=1)
-
-        return wrong(forward)
+    return wrong(forward)

@@ -3,99 +3,68 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
-import pytest
+from tokenmill.testing.conformance.policies import scheduling_policy as suite
 
-from tokenmill.testing import SchedulingPolicyConformance
+from . import fails
 
 engine_numbers = itertools.count()
 """Makes a policy differ from one engine to the next."""
 
 
-class Order:
-    """A scheduling policy that is one function."""
+class InOrder:
+    """Right: in the order of arrival."""
 
     uses_priority = False
 
-    def __init__(self, key: Callable[[Any, float, dict[str, Any]], Any]) -> None:
-        self._key = key
-        self._memory: dict[str, Any] = {}
+    def key(self, request: Any, now: float) -> Any:
+        return (request.arrival_time,)
+
+
+@fails(suite.check_keys_are_tuples_of_numbers)
+class KeyIsNotANumber(InOrder):
+    def key(self, request: Any, now: float) -> Any:
+        return (float("nan"),)
+
+
+@fails(suite.check_the_same_request_has_the_same_key)
+class KeyChanges(InOrder):
+    num_calls = 0
 
     def key(self, request: Any, now: float) -> Any:
-        return self._key(request, now, self._memory)
+        self.num_calls += 1
+        return (request.arrival_time, self.num_calls)
 
 
-class TestKeyIsNotANumber(SchedulingPolicyConformance):
-    fails = "test_keys_are_tuples_of_numbers"
-
-    @pytest.fixture
-    def scheduling_policy(self) -> object:
-        return Order(lambda request, now, memory: (float("nan"),))
+@fails(suite.check_priority_counts_if_it_is_used)
+class IgnoresPriority(InOrder):
+    uses_priority = True
 
 
-class TestKeyChanges(SchedulingPolicyConformance):
-    fails = "test_the_same_request_has_the_same_key"
-
-    @pytest.fixture
-    def scheduling_policy(self) -> object:
-        def key(request: Any, now: float, memory: dict[str, Any]) -> Any:
-            memory["asked"] = memory.get("asked", 0) + 1
-            return (request.arrival_time, memory["asked"])
-
-        return Order(key)
+@fails(suite.check_it_orders_every_queue_itself)
+class RaisesAfterAWait(InOrder):
+    def key(self, request: Any, now: float) -> Any:
+        return (request.arrival_time, 1 // (now - request.arrival_time < 0.12))
 
 
-class TestIgnoresPriority(SchedulingPolicyConformance):
-    fails = "test_priority_counts_if_it_is_used"
-
-    @pytest.fixture
-    def scheduling_policy(self) -> object:
-        order = Order(lambda request, now, memory: (request.arrival_time,))
-        order.uses_priority = True
-        return order
+@fails(suite.check_nobody_starves)
+class NewestFirst(InOrder):
+    def key(self, request: Any, now: float) -> Any:
+        return (-request.arrival_time,)
 
 
-class TestRaisesForThoseWhoWaited(SchedulingPolicyConformance):
-    fails = "test_it_orders_every_queue_itself"
-
-    @pytest.fixture
-    def scheduling_policy(self) -> object:
-        def key(request: Any, now: float, memory: dict[str, Any]) -> Any:
-            return (request.arrival_time, 1 // (now - request.arrival_time < 0.12))
-
-        return Order(key)
+@fails(suite.check_tokens_are_exact)
+class ChangesThePrompt(InOrder):
+    def key(self, request: Any, now: float) -> Any:
+        request._request.token_ids[0] = 0
+        return (request.arrival_time,)
 
 
-class TestNewestFirst(SchedulingPolicyConformance):
-    fails = "test_nobody_starves"
+@fails(suite.check_it_is_deterministic)
+class DiffersFromEngineToEngine(InOrder):
+    def __init__(self) -> None:
+        self.sign = (-1) ** next(engine_numbers)
 
-    @pytest.fixture
-    def scheduling_policy(self) -> object:
-        return Order(lambda request, now, memory: (-request.arrival_time,))
-
-
-class TestKeyChangesThePrompt(SchedulingPolicyConformance):
-    fails = "test_tokens_are_exact"
-
-    @pytest.fixture
-    def scheduling_policy(self) -> object:
-        def key(request: Any, now: float, memory: dict[str, Any]) -> Any:
-            request._request.token_ids[0] = 0
-            return (request.arrival_time,)
-
-        return Order(key)
-
-
-class TestOrderDiffersFromEngineToEngine(SchedulingPolicyConformance):
-    fails = "test_it_is_deterministic"
-
-    @pytest.fixture
-    def scheduling_policy(self) -> object:
-        def key(request: Any, now: float, memory: dict[str, Any]) -> Any:
-            if "number" not in memory:
-                memory["number"] = next(engine_numbers)
-            return (request.arrival_time // 1, request.num_tokens * (-1) ** memory["number"])
-
-        return Order(key)
+    def key(self, request: Any, now: float) -> Any:
+        return (request.arrival_time // 1, request.num_tokens * self.sign)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
-import pytest
+from tokenmill.core.errors import PluginError
+from tokenmill.testing.conformance import package as suite
 
-from tokenmill.testing import PackageConformance
+from . import WRONG, Wrong
 
 
 def module(body: str, api: str = "TOKENMILL_API = (1, 1)") -> str:
@@ -111,66 +115,20 @@ def _write_metadata(folder: Path, distribution: str, plugin: str) -> None:
     (info / "entry_points.txt").write_text(f"[tokenmill.plugins]\n{entry_point}")
 
 
-class WrongPackage(PackageConformance):
-    """One of MODULES, installed."""
+FOUND_BY: Mapping[str, tuple[Any, type[Exception]]] = {
+    "wrong-import": (suite.check_the_entry_point_loads, ModuleNotFoundError),
+    "wrong-twice": (suite.check_the_entry_point_loads, AssertionError),
+    "wrong-no-api": (suite.check_it_says_which_hook_api_it_supports, PluginError),
+    "wrong-api": (suite.check_it_says_which_hook_api_it_supports, PluginError),
+    "wrong-hook": (suite.check_its_hooks_are_known, PluginError),
+    "wrong-register": (suite.check_it_registers, PluginError),
+    "wrong-options": (suite.check_its_options_are_documented, AssertionError),
+    "wrong-factory": (suite.check_all_of_it_can_be_built, PluginError),
+    "wrong-name": (suite.check_all_of_it_can_be_built, PluginError),
+    "wrong-slow": (suite.check_the_import_is_quick, AssertionError),
+    "wrong-torch": (suite.check_the_import_brings_no_heavy_library, AssertionError),
+}
+"""The check that finds each of them, and what it raises."""
 
-    name = ""
-
-    @pytest.fixture
-    def plugin_name(self) -> str:
-        return self.name
-
-
-class TestCannotBeImported(WrongPackage):
-    fails = "test_the_entry_point_loads"
-    name = "wrong-import"
-
-
-class TestNameIsClaimedTwice(WrongPackage):
-    fails = "test_the_entry_point_loads"
-    name = "wrong-twice"
-
-
-class TestDeclaresNoApi(WrongPackage):
-    fails = "test_it_says_which_hook_api_it_supports"
-    name = "wrong-no-api"
-
-
-class TestIsMadeForAnotherApi(WrongPackage):
-    fails = "test_it_says_which_hook_api_it_supports"
-    name = "wrong-api"
-
-
-class TestImplementsAnUnknownHook(WrongPackage):
-    fails = "test_its_hooks_are_known"
-    name = "wrong-hook"
-
-
-class TestRegistersNonsense(WrongPackage):
-    fails = "test_it_registers"
-    name = "wrong-register"
-
-
-class TestDoesNotExplainItsOptions(WrongPackage):
-    fails = "test_its_options_are_documented"
-    name = "wrong-options"
-
-
-class TestCannotBeBuilt(WrongPackage):
-    fails = "test_all_of_it_can_be_built"
-    name = "wrong-factory"
-
-
-class TestTakesANameOfTheEngine(WrongPackage):
-    fails = "test_all_of_it_can_be_built"
-    name = "wrong-name"
-
-
-class TestImportsSlowly(WrongPackage):
-    fails = "test_the_import_is_quick"
-    name = "wrong-slow"
-
-
-class TestImportsTorch(WrongPackage):
-    fails = "test_the_import_brings_no_heavy_library"
-    name = "wrong-torch"
+for _name, (_check, _error) in FOUND_BY.items():
+    WRONG.append(Wrong(name=_name, check=_check, make=partial(str, _name), raises=_error))

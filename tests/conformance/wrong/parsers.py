@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pytest
-
 from tokenmill.plugin import (
     CallSyntax,
     ContentDelta,
@@ -17,7 +15,9 @@ from tokenmill.plugin import (
     rest_as_content,
     take_next,
 )
-from tokenmill.testing import ReasoningParserConformance, ToolCallParserConformance
+from tokenmill.testing.conformance.parsers import reasoning, tool_calls
+
+from . import fails
 
 OPEN = "<tool_call>"
 ANSWERS = (
@@ -50,16 +50,19 @@ class Right:
                 yield ContentDelta(opened)
 
 
+@fails(tool_calls.check_it_answers_about_any_template)
 class SaysOneReason(Right):
     def reasons_against(self, chat: Any) -> Any:
         return "not this model"
 
 
+@fails(tool_calls.check_its_own_answers_are_read, answers=ANSWERS)
 class FindsNothing(Right):
     def parse(self, answer: Any, tools: Sequence[Any]) -> Iterator[Any]:
         yield from rest_as_content(answer)
 
 
+@fails(tool_calls.check_plain_text_is_content)
 class Trims(Right):
     """Whitespace at the end of an answer is lost."""
 
@@ -69,6 +72,7 @@ class Trims(Right):
         yield ContentDelta(answer.take(len(answer.unread)).strip())
 
 
+@fails(tool_calls.check_cuts_change_nothing)
 class LooksAtPieces(Right):
     """Removes whitespace at the beginning of every piece."""
 
@@ -78,12 +82,14 @@ class LooksAtPieces(Right):
             yield None
 
 
+@fails(tool_calls.check_cuts_change_nothing)
 class NeverStops(Right):
     def parse(self, answer: Any, tools: Sequence[Any]) -> Iterator[Any]:
         while True:
             yield ContentDelta("")
 
 
+@fails(tool_calls.check_calls_of_other_functions_are_content)
 class CallsAnything(Right):
     """Takes the name that the model wrote, whatever it is."""
 
@@ -91,6 +97,7 @@ class CallsAnything(Right):
         return {"weather", "clock", "stranger"}
 
 
+@fails(tool_calls.check_calls_are_in_order_and_of_known_functions)
 class CountsFromOne(Right):
     def parse(self, answer: Any, tools: Sequence[Any]) -> Iterator[Any]:
         for delta in super().parse(answer, tools):
@@ -100,12 +107,14 @@ class CountsFromOne(Right):
                 yield delta
 
 
+@fails(tool_calls.check_calls_in_its_syntax_are_read)
 class AsksForAnotherSyntax(Right):
     """Its parse() finds no calls in the syntax in which it asks for them."""
 
     call_syntax = CallSyntax(begin='[CALL]{"name": "NAME", "arguments": ', end="}")
 
 
+@fails(tool_calls.check_answers_do_not_disturb_each_other)
 class KeepsOneText(Right):
     """Has one place in which it keeps the unread text of all answers."""
 
@@ -136,16 +145,19 @@ class RightReasoning:
         yield from rest_as_content(answer)
 
 
+@fails(reasoning.check_it_answers_about_any_template)
 class GivesNoList(RightReasoning):
     def reasons_against(self, chat: Any) -> Any:
         return None
 
 
+@fails(reasoning.check_its_own_answers_are_read, answers=[("<think>so</think>Oslo", "so", "Oslo")])
 class FindsNoReasoning(RightReasoning):
     def parse(self, answer: Any, prompt_end: str) -> Iterator[Any]:
         yield from rest_as_content(answer)
 
 
+@fails(reasoning.check_plain_text_is_content)
 class ReasonsAlways(RightReasoning):
     """Takes all text before </think> as reasoning, also without <think>."""
 
@@ -155,6 +167,7 @@ class ReasonsAlways(RightReasoning):
         yield from rest_as_content(answer)
 
 
+@fails(reasoning.check_cuts_change_nothing)
 class LooksAtTheFirstPiece(RightReasoning):
     def parse(self, answer: Any, prompt_end: str) -> Iterator[Any]:
         if answer.unread.startswith("<think>"):
@@ -164,129 +177,10 @@ class LooksAtTheFirstPiece(RightReasoning):
         yield from rest_as_content(answer)
 
 
+@fails(reasoning.check_answers_do_not_disturb_each_other)
 class KeepsOneReasoning(RightReasoning):
     def __init__(self) -> None:
         self.kept = ""
 
     def parse(self, answer: Any, prompt_end: str) -> Iterator[Any]:
         return KeepsOneText.parse(self, answer, ())  # type: ignore[arg-type]
-
-
-class TestReasonIsText(ToolCallParserConformance):
-    fails = "test_it_answers_about_any_template"
-
-    @pytest.fixture
-    def tool_call_parser(self) -> object:
-        return SaysOneReason
-
-
-class TestFindsNothing(ToolCallParserConformance):
-    fails = "test_its_own_answers_are_read"
-
-    @pytest.fixture
-    def answers(self) -> Any:
-        return ANSWERS
-
-    @pytest.fixture
-    def tool_call_parser(self) -> object:
-        return FindsNothing
-
-
-class TestTrims(ToolCallParserConformance):
-    fails = "test_plain_text_is_content"
-
-    @pytest.fixture
-    def tool_call_parser(self) -> object:
-        return Trims
-
-
-class TestLooksAtPieces(ToolCallParserConformance):
-    fails = "test_cuts_change_nothing"
-
-    @pytest.fixture
-    def tool_call_parser(self) -> object:
-        return LooksAtPieces
-
-
-class TestNeverStops(ToolCallParserConformance):
-    fails = "test_cuts_change_nothing"
-
-    @pytest.fixture
-    def tool_call_parser(self) -> object:
-        return NeverStops
-
-
-class TestCallsAnything(ToolCallParserConformance):
-    fails = "test_calls_of_other_functions_are_content"
-
-    @pytest.fixture
-    def tool_call_parser(self) -> object:
-        return CallsAnything
-
-
-class TestCountsFromOne(ToolCallParserConformance):
-    fails = "test_calls_are_in_order_and_of_known_functions"
-
-    @pytest.fixture
-    def tool_call_parser(self) -> object:
-        return CountsFromOne
-
-
-class TestAsksForAnotherSyntax(ToolCallParserConformance):
-    fails = "test_calls_in_its_syntax_are_read"
-
-    @pytest.fixture
-    def tool_call_parser(self) -> object:
-        return AsksForAnotherSyntax
-
-
-class TestKeepsOneText(ToolCallParserConformance):
-    fails = "test_answers_do_not_disturb_each_other"
-
-    @pytest.fixture
-    def tool_call_parser(self) -> object:
-        return KeepsOneText()
-
-
-class TestGivesNoList(ReasoningParserConformance):
-    fails = "test_it_answers_about_any_template"
-
-    @pytest.fixture
-    def reasoning_parser(self) -> object:
-        return GivesNoList
-
-
-class TestFindsNoReasoning(ReasoningParserConformance):
-    fails = "test_its_own_answers_are_read"
-
-    @pytest.fixture
-    def answers(self) -> Any:
-        return [("<think>so</think>Oslo", "so", "Oslo")]
-
-    @pytest.fixture
-    def reasoning_parser(self) -> object:
-        return FindsNoReasoning
-
-
-class TestReasonsAlways(ReasoningParserConformance):
-    fails = "test_plain_text_is_content"
-
-    @pytest.fixture
-    def reasoning_parser(self) -> object:
-        return ReasonsAlways
-
-
-class TestLooksAtTheFirstPiece(ReasoningParserConformance):
-    fails = "test_cuts_change_nothing"
-
-    @pytest.fixture
-    def reasoning_parser(self) -> object:
-        return LooksAtTheFirstPiece
-
-
-class TestKeepsOneReasoning(ReasoningParserConformance):
-    fails = "test_answers_do_not_disturb_each_other"
-
-    @pytest.fixture
-    def reasoning_parser(self) -> object:
-        return KeepsOneReasoning()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import PreemptionCandidate, Victim
-from tokenmill.testing import PreemptionConformance
+from tokenmill.testing.conformance.policies import preemption as suite
+
+from . import fails
 
 Candidates = tuple[PreemptionCandidate, ...]
 engine_numbers = itertools.count()
@@ -18,129 +17,94 @@ engine_numbers = itertools.count()
 
 
 class Preemption:
-    """A preemption mode that is one function."""
+    """A preemption mode that is one function. Right: the last candidate."""
 
     modes: tuple[str, ...] = ("recompute", "swap")
 
-    def __init__(self, answer: Callable[[Any, Any, Candidates], Any]) -> None:
-        self._answer = answer
-
     @hookimpl
     def preempt(self, step: Any, needy: Any, candidates: Candidates) -> Any:
-        return self._answer(step, needy, candidates)
+        return self.answer(step, candidates)
+
+    def answer(self, step: Any, candidates: Candidates) -> Any:
+        return last(candidates)
 
 
 def last(candidates: Candidates, mode: str = "recompute") -> Victim:
     return Victim(request=candidates[-1].request, mode=mode)
 
 
-class TestPreemptRaises(PreemptionConformance):
-    fails = "test_it_answers_every_question"
-
-    @pytest.fixture
-    def preemption_mode(self) -> object:
-        def answer(step: Any, needy: Any, candidates: Candidates) -> Any:
-            return last(candidates[1:])  # as if there were always two
-
-        return Preemption(answer)
+@fails(suite.check_it_answers_every_question)
+class Raises(Preemption):
+    def answer(self, step: Any, candidates: Candidates) -> Any:
+        return last(candidates[1:])  # as if there were always two
 
 
-class TestAnswersARequest(PreemptionConformance):
-    fails = "test_it_answers_every_question"
-
-    @pytest.fixture
-    def preemption_mode(self) -> object:
-        return Preemption(lambda step, needy, candidates: candidates[-1].request)
+@fails(suite.check_it_answers_every_question)
+class AnswersARequest(Preemption):
+    def answer(self, step: Any, candidates: Candidates) -> Any:
+        return candidates[-1].request
 
 
-class TestChoosesTheMostSenior(PreemptionConformance):
-    fails = "test_victims_are_candidates"
-
-    @pytest.fixture
-    def preemption_mode(self) -> object:
-        return Preemption(lambda step, needy, candidates: Victim(request=step.running[0]))
+@fails(suite.check_victims_are_candidates)
+class ChoosesTheMostSenior(Preemption):
+    def answer(self, step: Any, candidates: Candidates) -> Any:
+        return Victim(request=step.running[0])
 
 
-class TestAnswersAModeThatItDidNotDeclare(PreemptionConformance):
-    fails = "test_modes_are_declared"
+@fails(suite.check_modes_are_declared)
+class AnswersAModeThatItDidNotDeclare(Preemption):
+    modes = ("recompute",)
 
-    @pytest.fixture
-    def preemption_mode(self) -> object:
-        mode = Preemption(lambda step, needy, candidates: last(candidates, "swap"))
-        mode.modes = ("recompute",)
-        return mode
+    def answer(self, step: Any, candidates: Candidates) -> Any:
+        return last(candidates, "swap")
 
 
-class TestAnswersAnUnknownMode(PreemptionConformance):
-    fails = "test_modes_are_declared"
+@fails(suite.check_modes_are_declared)
+class AnswersAnUnknownMode(Preemption):
+    modes = ("discard",)
 
-    @pytest.fixture
-    def preemption_mode(self) -> object:
-        mode = Preemption(lambda step, needy, candidates: last(candidates, "discard"))
-        mode.modes = ("discard",)
-        return mode
+    def answer(self, step: Any, candidates: Candidates) -> Any:
+        return last(candidates, "discard")
 
 
-class TestNobodyGivesWay(PreemptionConformance):
-    fails = "test_somebody_always_gives_way"
-
-    @pytest.fixture
-    def preemption_mode(self) -> object:
-        return Preemption(lambda step, needy, candidates: None)
+@fails(suite.check_somebody_always_gives_way)
+class NobodyGivesWay(Preemption):
+    def answer(self, step: Any, candidates: Candidates) -> Any:
+        return None
 
 
-class TestDropsEachStep(PreemptionConformance):
-    fails = "test_every_request_finishes"
+@fails(suite.check_every_request_finishes)
+class DropsEachStep(Preemption):
+    num_questions = 0
 
-    @pytest.fixture
-    def preemption_mode(self) -> object:
-        def make() -> object:
-            questions = itertools.count()
-
-            def answer(step: Any, needy: Any, candidates: Candidates) -> Any:
-                if next(questions) < 2:
-                    return last(candidates)
-                step._step.must_drain = True
-                return None
-
-            return Preemption(answer)
-
-        return make
-
-
-class TestPreemptChangesTheVictim(PreemptionConformance):
-    fails = "test_tokens_are_the_same_with_and_without_preemption"
-
-    @pytest.fixture
-    def preemption_mode(self) -> object:
-        def answer(step: Any, needy: Any, candidates: Candidates) -> Any:
-            request: Any = candidates[-1].request
-            request._request.seed += 1
+    def answer(self, step: Any, candidates: Candidates) -> Any:
+        self.num_questions += 1
+        if self.num_questions <= 2:
             return last(candidates)
-
-        return Preemption(answer)
-
-
-class TestKeepsAHostBlock(PreemptionConformance):
-    fails = "test_blocks_and_host_blocks_come_back"
-
-    @pytest.fixture
-    def preemption_mode(self) -> object:
-        def answer(step: Any, needy: Any, candidates: Candidates) -> Any:
-            if step._step._host_pool.num_available > 1:
-                step._step._host_pool.take()
-            return last(candidates, "swap")
-
-        return Preemption(answer)
+        step._step.must_drain = True
+        return None
 
 
-class TestPreemptionDiffersFromEngineToEngine(PreemptionConformance):
-    fails = "test_it_is_deterministic"
+@fails(suite.check_tokens_are_the_same_with_and_without_preemption)
+class ChangesTheVictim(Preemption):
+    def answer(self, step: Any, candidates: Candidates) -> Any:
+        request: Any = candidates[-1].request
+        request._request.seed += 1
+        return last(candidates)
 
-    @pytest.fixture
-    def preemption_mode(self) -> object:
-        def make() -> object:
-            place = -(next(engine_numbers) % 2)
-            return Preemption(lambda s, n, candidates: Victim(request=candidates[place].request))
 
-        return make
+@fails(suite.check_blocks_and_host_blocks_come_back)
+class KeepsAHostBlock(Preemption):
+    def answer(self, step: Any, candidates: Candidates) -> Any:
+        if step._step._host_pool.num_available > 1:
+            step._step._host_pool.take()
+        return last(candidates, "swap")
+
+
+@fails(suite.check_it_is_deterministic)
+class DiffersFromEngineToEngine(Preemption):
+    def __init__(self) -> None:
+        self.place = -(next(engine_numbers) % 2)
+
+    def answer(self, step: Any, candidates: Candidates) -> Any:
+        return Victim(request=candidates[self.place].request)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
 import torch
 
 from tokenmill.compute import ProcessedRow, ProcessorSpec
-from tokenmill.testing import LogitsProcessorConformance
+from tokenmill.testing.conformance import logits as suite
+
+from . import fails
 
 
 class Right:
@@ -41,69 +42,39 @@ class Right:
             logits_v[row.token_ids[-1]] -= row.state
 
 
-class TestHasNoExample(LogitsProcessorConformance):
-    fails = "test_it_says_what_it_reads"
-
-    @pytest.fixture
-    def logits_processor(self) -> Any:
-        class Wrong(Right):
-            example: Mapping[str, Any] = {"less": 2.0, "lesss": 1.0}
-
-        return Wrong
+@fails(suite.check_it_says_what_it_reads)
+class HasNoExample(Right):
+    example: Mapping[str, Any] = {"less": 2.0, "lesss": 1.0}
 
 
-class TestTrustsItsArguments(LogitsProcessorConformance):
-    fails = "test_arguments_are_accepted_or_refused_with_a_value_error"
-
-    @pytest.fixture
-    def logits_processor(self) -> Any:
-        class Wrong(Right):
-            @classmethod
-            def check(cls, arguments: Mapping[str, Any]) -> None:
-                if not 0 <= arguments["less"] <= 100:  # raises TypeError for a text
-                    raise ValueError("less must be a number from 0 to 100")
-
-        return Wrong
+@fails(suite.check_arguments_are_accepted_or_refused_with_a_value_error)
+class TrustsItsArguments(Right):
+    @classmethod
+    def check(cls, arguments: Mapping[str, Any]) -> None:
+        if not 0 <= arguments["less"] <= 100:  # raises TypeError for a text
+            raise ValueError("less must be a number from 0 to 100")
 
 
-class TestLeavesNoToken(LogitsProcessorConformance):
-    fails = "test_a_token_is_left_to_sample"
-
-    @pytest.fixture
-    def logits_processor(self) -> Any:
-        class Wrong(Right):
-            def apply(self, logits_gv: torch.Tensor, rows: Sequence[ProcessedRow]) -> None:
-                for logits_v, row in zip(logits_gv, rows, strict=True):
-                    if len(row.token_ids) > 200:
-                        logits_v[:] = -torch.inf
-
-        return Wrong
+@fails(suite.check_a_token_is_left_to_sample)
+class LeavesNoToken(Right):
+    def apply(self, logits_gv: torch.Tensor, rows: Sequence[ProcessedRow]) -> None:
+        for logits_v, row in zip(logits_gv, rows, strict=True):
+            if len(row.token_ids) > 200:
+                logits_v[:] = -torch.inf
 
 
-class TestCentersTheCall(LogitsProcessorConformance):
-    fails = "test_rows_do_not_change_each_other"
-
-    @pytest.fixture
-    def logits_processor(self) -> Any:
-        class Wrong(Right):
-            def apply(self, logits_gv: torch.Tensor, rows: Sequence[ProcessedRow]) -> None:
-                logits_gv -= logits_gv.mean()
-
-        return Wrong
+@fails(suite.check_rows_do_not_change_each_other)
+class CentersTheCall(Right):
+    def apply(self, logits_gv: torch.Tensor, rows: Sequence[ProcessedRow]) -> None:
+        logits_gv -= logits_gv.mean()
 
 
-class TestCountsCalls(LogitsProcessorConformance):
-    fails = "test_the_same_tokens_give_the_same_logits"
+@fails(suite.check_the_same_tokens_give_the_same_logits)
+class CountsCalls(Right):
+    def begin(self, arguments: Mapping[str, Any]) -> Any:
+        return [0]
 
-    @pytest.fixture
-    def logits_processor(self) -> Any:
-        class Wrong(Right):
-            def begin(self, arguments: Mapping[str, Any]) -> Any:
-                return [0]
-
-            def apply(self, logits_gv: torch.Tensor, rows: Sequence[ProcessedRow]) -> None:
-                for logits_v, row in zip(logits_gv, rows, strict=True):
-                    logits_v[0] -= row.state[0]
-                    row.state[0] += 1
-
-        return Wrong
+    def apply(self, logits_gv: torch.Tensor, rows: Sequence[ProcessedRow]) -> None:
+        for logits_v, row in zip(logits_gv, rows, strict=True):
+            logits_v[0] -= row.state[0]
+            row.state[0] += 1

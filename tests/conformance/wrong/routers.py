@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
+from tokenmill.testing.conformance.policies import router as suite
 
-from tokenmill.testing import RouterConformance
+from . import fails
 
 router_numbers = itertools.count()
 """Makes a router differ from one server to the next."""
@@ -28,6 +28,7 @@ class TakesTurns:
         pass
 
 
+@fails(suite.check_it_chooses_a_replica_that_serves)
 class SendsToTheDead(TakesTurns):
     """Takes turns over all replicas that it has ever seen."""
 
@@ -41,11 +42,13 @@ class SendsToTheDead(TakesTurns):
         return sorted(self.known)[self.turn % len(self.known)]
 
 
+@fails(suite.check_it_uses_every_replica)
 class AlwaysTheFirst(TakesTurns):
     def route(self, request: Any, replicas: Sequence[Any]) -> int:
         return int(replicas[0].index)
 
 
+@fails(suite.check_it_survives_the_loss_of_any_replica, raises=KeyError)
 class KnowsItsReplicas(TakesTurns):
     def __init__(self) -> None:
         super().__init__()
@@ -60,6 +63,7 @@ class KnowsItsReplicas(TakesTurns):
         del self.sent[index]
 
 
+@fails(suite.check_its_memory_has_a_limit)
 class RemembersAllSessions(TakesTurns):
     def __init__(self) -> None:
         super().__init__()
@@ -72,46 +76,7 @@ class RemembersAllSessions(TakesTurns):
         return chosen
 
 
+@fails(suite.check_it_is_deterministic)
 class DiffersFromServerToServer(TakesTurns):
     def __init__(self) -> None:
         self.turn = next(router_numbers)
-
-
-class TestSendsToTheDead(RouterConformance):
-    fails = "test_it_chooses_a_replica_that_serves"
-
-    @pytest.fixture
-    def router(self) -> object:
-        return SendsToTheDead
-
-
-class TestAlwaysTheFirst(RouterConformance):
-    fails = "test_it_uses_every_replica"
-
-    @pytest.fixture
-    def router(self) -> object:
-        return AlwaysTheFirst
-
-
-class TestKnowsItsReplicas(RouterConformance):
-    fails = "test_it_survives_the_loss_of_any_replica"
-
-    @pytest.fixture
-    def router(self) -> object:
-        return KnowsItsReplicas
-
-
-class TestRemembersAllSessions(RouterConformance):
-    fails = "test_its_memory_has_a_limit"
-
-    @pytest.fixture
-    def router(self) -> object:
-        return RemembersAllSessions
-
-
-class TestRoutesDifferFromServerToServer(RouterConformance):
-    fails = "test_it_is_deterministic"
-
-    @pytest.fixture
-    def router(self) -> object:
-        return DiffersFromServerToServer

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.providers.deciders import decode_first
 from tokenmill.core.outputs import FinishReason
-from tokenmill.testing import SchedulerConformance
+from tokenmill.testing.conformance.policies import scheduler as suite
+
+from . import fails
 
 engine_numbers = itertools.count()
 """Makes a policy differ from one engine to the next."""
@@ -20,187 +19,117 @@ engine_numbers = itertools.count()
 class Scheduler:
     """The built-in order, with something wrong around it."""
 
-    def __init__(self, spoil: Callable[[Any, dict[str, Any]], object]) -> None:
-        self._spoil = spoil
-        self._memory: dict[str, Any] = {}
+    num_steps = 0
 
     @hookimpl
     def schedule(self, step: Any) -> None:
-        if not self._spoil(step, self._memory):
+        self.num_steps += 1
+        if not self.spoil(step):
             decode_first(step)
 
-
-def overdraw(step: Any, memory: dict[str, Any]) -> None:
-    step._step.budget += 1
-
-
-def raise_at_times(step: Any, memory: dict[str, Any]) -> None:
-    memory["steps"] = memory.get("steps", 0) + 1
-    if memory["steps"] % 5 == 0:
-        raise ZeroDivisionError("the fifth step")
+    def spoil(self, step: Any) -> object:
+        """True if this was the whole schedule."""
 
 
-def idle_at_times(step: Any, memory: dict[str, Any]) -> bool:
-    memory["steps"] = memory.get("steps", 0) + 1
-    return bool(memory["steps"] % 5 == 0)
+@fails(suite.check_no_plan_exceeds_the_limits)
+class Overdraws(Scheduler):
+    def spoil(self, step: Any) -> None:
+        step._step.budget += 1
 
 
-def drop_each_step(step: Any, memory: dict[str, Any]) -> None:
-    memory["steps"] = memory.get("steps", 0) + 1
-    step._step.must_drain = memory["steps"] > 20 and len(step.running) > 4
+@fails(suite.check_no_plan_exceeds_the_limits)
+class TakesTooManySeats(Scheduler):
+    def spoil(self, step: Any) -> None:
+        step._step._num_running = 0
 
 
-def wait_for_company(step: Any, memory: dict[str, Any]) -> bool:
-    if len(step.running) + len(step.waiting) >= 2:
-        return False
-    step.wait_until(step.now + 1)
-    return True
+@fails(suite.check_it_decides_every_step_itself)
+class Raises(Scheduler):
+    def spoil(self, step: Any) -> None:
+        if self.num_steps % 5 == 0:
+            raise ZeroDivisionError("the fifth step")
 
 
-def last_come_first_served(step: Any, memory: dict[str, Any]) -> bool:
-    for request in (*step.running, *(r for r in step.waiting if r.num_preemptions)):
-        step.schedule(request)
-    for request in reversed(step.waiting):
-        step.schedule(request)
-    return True
+@fails(suite.check_it_decides_every_step_itself)
+class GrantsNothing(Scheduler):
+    def spoil(self, step: Any) -> bool:
+        return self.num_steps % 5 == 0
 
 
-def shortest_first_without_ageing(step: Any, memory: dict[str, Any]) -> bool:
-    for request in step.running:
-        step.schedule(request)
-    for request in sorted(step.waiting, key=lambda r: (not r.num_preemptions, r.num_tokens)):
-        step.schedule(request)
-    return True
+@fails(suite.check_every_request_finishes)
+class DropsEachStep(Scheduler):
+    def spoil(self, step: Any) -> None:
+        step._step.must_drain = self.num_steps > 20 and len(step.running) > 4
 
 
-def change_the_prompt(step: Any, memory: dict[str, Any]) -> None:
-    for request in step.waiting:
-        if not request.num_preemptions:
-            tokens = request._request.token_ids
-            tokens[0] = 1000 - tokens[0]
+@fails(suite.check_it_decides_every_step_itself)
+class WaitsForCompany(Scheduler):
+    def spoil(self, step: Any) -> bool:
+        if len(step.running) + len(step.waiting) >= 2:
+            return False
+        step.wait_until(step.now + 1)
+        return True
 
 
-def keep_a_block_of_the_aborted(step: Any, memory: dict[str, Any]) -> None:
-    seen = memory.setdefault("seen", {})
-    seen.update((r.request_id, r) for r in (*step.running, *step.waiting))
-    for request_id, request in list(seen.items()):
-        if request._request.finish_reason is FinishReason.ABORT and step._step._pool.num_available:
-            step._step._pool.take()
-            del seen[request_id]
+@fails(suite.check_nobody_starves)
+class LastComeFirstServed(Scheduler):
+    def spoil(self, step: Any) -> bool:
+        for request in (*step.running, *(r for r in step.waiting if r.num_preemptions)):
+            step.schedule(request)
+        for request in reversed(step.waiting):
+            step.schedule(request)
+        return True
 
 
-def decide_by_engine(step: Any, memory: dict[str, Any]) -> bool:
-    if "number" not in memory:
-        memory["number"] = next(engine_numbers)
-    if memory["number"] % 2:
-        return False
-    for request in step.waiting:
-        step.schedule(request)
-    for request in step.running:
-        step.schedule(request)
-    return True
+@fails(suite.check_nobody_starves)
+class ShortestFirstWithoutAgeing(Scheduler):
+    def spoil(self, step: Any) -> bool:
+        for request in step.running:
+            step.schedule(request)
+        for request in sorted(step.waiting, key=lambda r: (not r.num_preemptions, r.num_tokens)):
+            step.schedule(request)
+        return True
 
 
-class TestOverdraws(SchedulerConformance):
-    fails = "test_no_plan_exceeds_the_limits"
-
-    @pytest.fixture
-    def scheduler(self) -> object:
-        return Scheduler(overdraw)
-
-
-class TestTakesTooManySeats(SchedulerConformance):
-    fails = "test_no_plan_exceeds_the_limits"
-
-    @pytest.fixture
-    def scheduler(self) -> object:
-        def spoil(step: Any, memory: dict[str, Any]) -> None:
-            step._step._num_running = 0
-
-        return Scheduler(spoil)
+@fails(suite.check_tokens_are_exact)
+class ChangesThePrompt(Scheduler):
+    def spoil(self, step: Any) -> None:
+        for request in step.waiting:
+            if not request.num_preemptions:
+                tokens = request._request.token_ids
+                tokens[0] = 1000 - tokens[0]
 
 
-class TestRaises(SchedulerConformance):
-    fails = "test_it_decides_every_step_itself"
+@fails(suite.check_aborts_give_back_every_block)
+class KeepsBlocksOfTheAborted(Scheduler):
+    def __init__(self) -> None:
+        self.seen: dict[str, Any] = {}
 
-    @pytest.fixture
-    def scheduler(self) -> object:
-        return Scheduler(raise_at_times)
-
-
-class TestGrantsNothing(SchedulerConformance):
-    fails = "test_it_decides_every_step_itself"
-
-    @pytest.fixture
-    def scheduler(self) -> object:
-        return Scheduler(idle_at_times)
+    def spoil(self, step: Any) -> None:
+        self.seen.update((r.request_id, r) for r in (*step.running, *step.waiting))
+        for request_id, request in list(self.seen.items()):
+            was_aborted = request._request.finish_reason is FinishReason.ABORT
+            if was_aborted and step._step._pool.num_available:
+                step._step._pool.take()
+                del self.seen[request_id]
 
 
-class TestSchedulerDropsEachStep(SchedulerConformance):
-    fails = "test_every_request_finishes"
+@fails(suite.check_it_is_deterministic)
+class DiffersFromEngineToEngine(Scheduler):
+    def __init__(self) -> None:
+        self.number = next(engine_numbers)
 
-    @pytest.fixture
-    def scheduler(self) -> object:
-        return Scheduler(drop_each_step)
-
-
-class TestWaitsForCompany(SchedulerConformance):
-    fails = "test_it_decides_every_step_itself"
-
-    @pytest.fixture
-    def scheduler(self) -> object:
-        return Scheduler(wait_for_company)
+    def spoil(self, step: Any) -> bool:
+        if self.number % 2:
+            return False
+        for request in (*step.waiting, *step.running):
+            step.schedule(request)
+        return True
 
 
-class TestLastComeFirstServed(SchedulerConformance):
-    fails = "test_nobody_starves"
-
-    @pytest.fixture
-    def scheduler(self) -> object:
-        return Scheduler(last_come_first_served)
-
-
-class TestShortestFirstWithoutAgeing(SchedulerConformance):
-    fails = "test_nobody_starves"
-
-    @pytest.fixture
-    def scheduler(self) -> object:
-        return Scheduler(shortest_first_without_ageing)
-
-
-class TestChangesThePrompt(SchedulerConformance):
-    fails = "test_tokens_are_exact"
-
-    @pytest.fixture
-    def scheduler(self) -> object:
-        return Scheduler(change_the_prompt)
-
-
-class TestKeepsBlocksOfTheAborted(SchedulerConformance):
-    fails = "test_aborts_give_back_every_block"
-
-    @pytest.fixture
-    def scheduler(self) -> object:
-        return Scheduler(keep_a_block_of_the_aborted)
-
-
-class TestDiffersFromEngineToEngine(SchedulerConformance):
-    fails = "test_it_is_deterministic"
-
-    @pytest.fixture
-    def scheduler(self) -> object:
-        return Scheduler(decide_by_engine)
-
-
-class TestWrapperThatRaises(SchedulerConformance):
-    fails = "test_it_decides_every_step_itself"
-
-    @pytest.fixture
-    def scheduler(self) -> object:
-        class Wrapper:
-            @hookimpl(wrapper=True)
-            def schedule(self, step: Any) -> Any:
-                yield
-                raise ZeroDivisionError
-
-        return Wrapper
+@fails(suite.check_it_decides_every_step_itself)
+class WrapperThatRaises:
+    @hookimpl(wrapper=True)
+    def schedule(self, step: Any) -> Any:
+        yield
+        raise ZeroDivisionError

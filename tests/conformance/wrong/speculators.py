@@ -4,184 +4,126 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
-
-import pytest
 
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
-from tokenmill.testing import SpeculatorConformance
+from tokenmill.testing.conformance.policies import speculator as suite
+
+from . import fails
 
 
-class OneFunction:
-    """A speculative method that is one function."""
-
-    def __init__(self, answer: Callable[[ProposalBatch], Any]) -> None:
-        self._answer = answer
+class LastToken:
+    """Right: drafts the last token again."""
 
     @hookimpl
     def propose(self, batch: ProposalBatch) -> Any:
-        return self._answer(batch)
+        return self.answer(batch)
 
+    def answer(self, batch: ProposalBatch) -> Any:
+        return [self.draft(request) for request in batch.requests]
 
-def last_token(request: ProposalRequest) -> Draft:
-    """A valid draft: the last token again."""
-    return Draft(token_ids=tuple(request.token_ids[-1:]))
+    def draft(self, request: ProposalRequest) -> Draft:
+        return Draft(token_ids=tuple(request.token_ids[-1:]))
 
 
 def is_in_an_engine(batch: ProposalBatch) -> bool:
     return any(request.engine_id.startswith("request-") for request in batch.requests)
 
 
-class TestProposeRaises(SpeculatorConformance):
-    fails = "test_it_never_raises"
-
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        def answer(batch: ProposalBatch) -> Any:
-            if set(batch.ended) & set(batch.started) and not is_in_an_engine(batch):
-                raise KeyError("it ended and starts?")
-            return [last_token(request) for request in batch.requests]
-
-        def make() -> object:
-            return OneFunction(answer)
-
-        return make
+@fails(suite.check_it_never_raises)
+class Raises(LastToken):
+    def answer(self, batch: ProposalBatch) -> Any:
+        if set(batch.ended) & set(batch.started) and not is_in_an_engine(batch):
+            raise KeyError("it ended and starts?")
+        return super().answer(batch)
 
 
-class TestAnswersTokensInsteadOfDrafts(SpeculatorConformance):
-    fails = "test_every_request_gets_one_draft"
-
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        def answer(batch: ProposalBatch) -> Any:
-            if is_in_an_engine(batch):
-                return [last_token(request) for request in batch.requests]
-            return [last_token(request).token_ids for request in batch.requests]
-
-        return OneFunction(answer)
+@fails(suite.check_every_request_gets_one_draft)
+class AnswersTokensInsteadOfDrafts(LastToken):
+    def answer(self, batch: ProposalBatch) -> Any:
+        drafts = super().answer(batch)
+        return drafts if is_in_an_engine(batch) else [draft.token_ids for draft in drafts]
 
 
-class TestAnswersNothingForAnEmptyBatch(SpeculatorConformance):
-    fails = "test_every_request_gets_one_draft"
-
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        return OneFunction(lambda batch: [last_token(r) for r in batch.requests] or None)
+@fails(suite.check_every_request_gets_one_draft)
+class AnswersNothingForAnEmptyBatch(LastToken):
+    def answer(self, batch: ProposalBatch) -> Any:
+        return super().answer(batch) or None
 
 
-class TestDraftsTooMany(SpeculatorConformance):
-    fails = "test_no_draft_is_longer_than_asked"
-
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        def answer(batch: ProposalBatch) -> Sequence[Draft]:
-            many = 1 if is_in_an_engine(batch) else 4
-            return [Draft(token_ids=r.token_ids[:1] * many) for r in batch.requests]
-
-        return OneFunction(answer)
+@fails(suite.check_no_draft_is_longer_than_asked)
+class DraftsTooMany(LastToken):
+    def answer(self, batch: ProposalBatch) -> Sequence[Draft]:
+        many = 1 if is_in_an_engine(batch) else 4
+        return [Draft(token_ids=r.token_ids[:1] * many) for r in batch.requests]
 
 
-class TestDraftsUnknownTokens(SpeculatorConformance):
-    fails = "test_tokens_are_of_the_vocabulary"
+@fails(suite.check_tokens_are_of_the_vocabulary)
+class DraftsUnknownTokens(LastToken):
+    """The token after the last one: not there for the last of the vocabulary."""
 
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        def draft(request: ProposalRequest) -> Draft:
-            # The token after the last one: not there for the last of the vocabulary.
-            return Draft(token_ids=(request.token_ids[-1] + (request.token_ids[-1] > 2),))
-
-        return OneFunction(lambda batch: [draft(request) for request in batch.requests])
+    def draft(self, request: ProposalRequest) -> Draft:
+        return Draft(token_ids=(request.token_ids[-1] + (request.token_ids[-1] > 2),))
 
 
-class TestKeepsHiddenStates(SpeculatorConformance):
-    fails = "test_hidden_states_are_not_kept"
+@fails(suite.check_hidden_states_are_not_kept)
+class KeepsHiddenStates(LastToken):
+    needs_hidden_states = True
 
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        class Keeping(OneFunction):
-            needs_hidden_states = True
+    def __init__(self) -> None:
+        self.before: dict[str, Any] = {}
 
-            def __init__(self) -> None:
-                super().__init__(self.draft_all)
-                self.before: dict[str, Any] = {}
+    def answer(self, batch: ProposalBatch) -> Any:
+        for engine_id in (*batch.ended, *batch.started):
+            self.before.pop(engine_id, None)
+        return super().answer(batch)
 
-            def draft_all(self, batch: ProposalBatch) -> Sequence[Draft]:
-                for engine_id in (*batch.ended, *batch.started):
-                    self.before.pop(engine_id, None)
-                return [self.draft(request) for request in batch.requests]
-
-            def draft(self, request: ProposalRequest) -> Draft:
-                before = self.before.get(request.engine_id)
-                self.before[request.engine_id] = request.hidden_states
-                if before is None or not before[-1].isfinite().all():
-                    return Draft()
-                return Draft(token_ids=(int(before[-1].argmax()),))
-
-        return Keeping
+    def draft(self, request: ProposalRequest) -> Draft:
+        before = self.before.get(request.engine_id)
+        self.before[request.engine_id] = request.hidden_states
+        if before is None or not before[-1].isfinite().all():
+            return Draft()
+        return Draft(token_ids=(int(before[-1].argmax()),))
 
 
-class TestDraftsForTheWrongRequest(SpeculatorConformance):
-    fails = "test_each_request_gets_a_draft_of_its_own"
-
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        return OneFunction(lambda batch: [last_token(r) for r in reversed(batch.requests)])
+@fails(suite.check_each_request_gets_a_draft_of_its_own)
+class DraftsForTheWrongRequest(LastToken):
+    def answer(self, batch: ProposalBatch) -> Any:
+        return super().answer(batch)[::-1]
 
 
-class TestLearnsFromOthers(SpeculatorConformance):
-    fails = "test_each_request_gets_a_draft_of_its_own"
+@fails(suite.check_each_request_gets_a_draft_of_its_own)
+class LearnsFromOthers(LastToken):
+    def __init__(self) -> None:
+        self.followers: dict[int, int] = {}
 
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        def make() -> object:
-            followers: dict[int, int] = {}
+    def answer(self, batch: ProposalBatch) -> Any:
+        if any(request.engine_id == "again" for request in batch.requests):
+            self.followers.clear()  # what an id had before is another check's business
+        return super().answer(batch)
 
-            def draft(request: ProposalRequest) -> Draft:
-                found = followers.get(request.token_ids[-1])
-                followers.update(itertools.pairwise(request.token_ids))
-                return Draft() if found is None else Draft(token_ids=(found,))
-
-            def answer(batch: ProposalBatch) -> Sequence[Draft]:
-                if any(request.engine_id == "again" for request in batch.requests):
-                    followers.clear()  # what an id had before is another check's business
-                return [draft(request) for request in batch.requests]
-
-            return OneFunction(answer)
-
-        return make
+    def draft(self, request: ProposalRequest) -> Draft:
+        found = self.followers.get(request.token_ids[-1])
+        self.followers.update(itertools.pairwise(request.token_ids))
+        return Draft() if found is None else Draft(token_ids=(found,))
 
 
-class TestRemembersAnId(SpeculatorConformance):
-    fails = "test_an_id_may_come_again"
+@fails(suite.check_an_id_may_come_again)
+class RemembersAnId(LastToken):
+    def __init__(self) -> None:
+        self.first: dict[str, Draft] = {}
 
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        def make() -> object:
-            first: dict[str, int] = {}
-
-            def draft(request: ProposalRequest) -> Draft:
-                if not request.engine_id.startswith("again"):
-                    return last_token(request)
-                return Draft(
-                    token_ids=(first.setdefault(request.engine_id, request.token_ids[-1]),)
-                )
-
-            return OneFunction(lambda batch: [draft(request) for request in batch.requests])
-
-        return make
+    def draft(self, request: ProposalRequest) -> Draft:
+        draft = super().draft(request)
+        if not request.engine_id.startswith("again"):
+            return draft
+        return self.first.setdefault(request.engine_id, draft)
 
 
-class TestKeepsWhatEnded(SpeculatorConformance):
-    fails = "test_nothing_is_kept_of_ended_requests"
-
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        return Leaking
-
-
+@fails(suite.check_nothing_is_kept_of_ended_requests)
 class Leaking(NgramSpeculator):
     """Does not hear who ended, and begins anew when a name starts."""
 
@@ -195,57 +137,39 @@ class Leaking(NgramSpeculator):
         )
 
 
-class TestDraftsByChance(SpeculatorConformance):
-    fails = "test_it_is_deterministic"
-
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        """The second one that sees the same batch differs from the first."""
-        seen: Counter[tuple[str, ...]] = Counter()
-
-        def make() -> object:
-            answers: list[bool] = []
-
-            def answer(batch: ProposalBatch) -> Sequence[Draft]:
-                if not answers and len(batch.requests) > 1 and not is_in_an_engine(batch):
-                    key = tuple(request.engine_id for request in batch.requests)
-                    answers.append(seen[key] % 2 == 0)
-                    seen[key] += 1
-                return [last_token(r) if all(answers) else Draft() for r in batch.requests]
-
-            return OneFunction(answer)
-
-        return make
+engine_numbers: Counter[tuple[str, ...]] = Counter()
 
 
-class TestChangesTokensInAnEngine(SpeculatorConformance):
-    fails = "test_tokens_are_exact"
+@fails(suite.check_it_is_deterministic)
+class DraftsByChance(LastToken):
+    """The second one that sees the same batch differs from the first."""
 
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        def answer(batch: ProposalBatch) -> Sequence[Draft]:
-            for request in batch.requests:
-                if is_in_an_engine(batch):
-                    tokens = cast(list[int], request.token_ids)
-                    list.__setitem__(tokens, -1, (tokens[-1] + 1) % 3)
-            return [last_token(request) for request in batch.requests]
+    is_silent: bool | None = None
 
-        return OneFunction(answer)
+    def answer(self, batch: ProposalBatch) -> Any:
+        if self.is_silent is None and len(batch.requests) > 1 and not is_in_an_engine(batch):
+            key = tuple(request.engine_id for request in batch.requests)
+            self.is_silent = engine_numbers[key] % 2 == 1
+            engine_numbers[key] += 1
+        return [Draft() for _ in batch.requests] if self.is_silent else super().answer(batch)
 
 
-class TestTripsInAnEngine(SpeculatorConformance):
-    fails = "test_an_engine_takes_its_answers"
+@fails(suite.check_tokens_are_exact)
+class ChangesTokensInAnEngine(LastToken):
+    def answer(self, batch: ProposalBatch) -> Any:
+        for request in batch.requests:
+            if is_in_an_engine(batch):
+                tokens = cast(list[int], request.token_ids)
+                list.__setitem__(tokens, -1, (tokens[-1] + 1) % 3)
+        return super().answer(batch)
 
-    @pytest.fixture
-    def speculative_method(self) -> object:
-        def make() -> object:
-            calls = itertools.count()
 
-            def answer(batch: ProposalBatch) -> Sequence[Draft]:
-                if is_in_an_engine(batch) and next(calls) == 20:
-                    raise RuntimeError("enough")
-                return [last_token(request) for request in batch.requests]
+@fails(suite.check_an_engine_takes_its_answers)
+class TripsInAnEngine(LastToken):
+    num_calls = 0
 
-            return OneFunction(answer)
-
-        return make
+    def answer(self, batch: ProposalBatch) -> Any:
+        self.num_calls += is_in_an_engine(batch)
+        if self.num_calls == 21:
+            raise RuntimeError("enough")
+        return super().answer(batch)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from tokenmill.plugin import Transformed
-from tokenmill.testing import TransformConformance
+from tokenmill.testing.conformance import transforms as suite
+
+from . import fails
 
 
 class Shout:
@@ -26,6 +26,7 @@ class Right:
         return Transformed(texts=[one.text for one in texts], answer=Shout)
 
 
+@fails(suite.check_it_returns_one_text_for_each)
 class DropsEmptyTexts(Right):
     def begin(self, texts: Sequence[Any], options: Any) -> Transformed:
         return Transformed(texts=[one.text for one in texts if one.text])
@@ -36,11 +37,13 @@ class LooksAtPieces(Shout):
         return text.capitalize()
 
 
+@fails(suite.check_cuts_change_nothing)
 class ChangesByPiece(Right):
     def begin(self, texts: Sequence[Any], options: Any) -> Transformed:
         return Transformed(texts=[one.text for one in texts], answer=LooksAtPieces)
 
 
+@fails(suite.check_requests_do_not_disturb_each_other)
 class KeepsTheLastRequest(Right):
     """The state of a request is in the transform."""
 
@@ -55,27 +58,3 @@ class Ends(Shout):
 
     def finish(self) -> str:
         return self.text
-
-
-class TestDropsEmptyTexts(TransformConformance):
-    fails = "test_it_returns_one_text_for_each"
-
-    @pytest.fixture
-    def transform(self) -> object:
-        return DropsEmptyTexts
-
-
-class TestChangesByPiece(TransformConformance):
-    fails = "test_cuts_change_nothing"
-
-    @pytest.fixture
-    def transform(self) -> object:
-        return ChangesByPiece
-
-
-class TestKeepsTheLastRequest(TransformConformance):
-    fails = "test_requests_do_not_disturb_each_other"
-
-    @pytest.fixture
-    def transform(self) -> object:
-        return KeepsTheLastRequest

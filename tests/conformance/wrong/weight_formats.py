@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pytest
 import torch
 
 from tokenmill.backends.weights.config.fields import Fields
@@ -14,7 +13,9 @@ from tokenmill.backends.weights.formats.grouped_ints import GroupedInts
 from tokenmill.backends.weights.packed import PackedWeights
 from tokenmill.backends.weights.quantization.method import Method, Parts
 from tokenmill.backends.weights.quantization.sample import QuantizedSample
-from tokenmill.testing import WeightFormatConformance
+from tokenmill.testing.conformance import weight_format as suite
+
+from . import fails
 
 
 def read(parts: Parts, format: Any = GroupedInts(bits=8, group_size=None)) -> PackedWeights:  # noqa: B008
@@ -42,14 +43,6 @@ class Reader:
         return QuantizedSample(settings={}, tensors=tensors, matrix=integers * scales.float())
 
 
-class Right(WeightFormatConformance):
-    reader: Any = Reader()
-
-    @pytest.fixture
-    def weight_format(self) -> Any:
-        return self.reader
-
-
 class Raises(Reader):
     def __call__(self, settings: Fields) -> Method:
         if not settings.keys():
@@ -60,12 +53,12 @@ class Raises(Reader):
         return replace(super().write_sample(weights), settings={"bits": 8})
 
 
-class TestRaisesAnotherException(Right):
-    fails = "test_settings_are_accepted_or_refused"
-    reader = Raises()
+@fails(suite.check_settings_are_accepted_or_refused, raises=KeyError)
+def raises_another_exception() -> Reader:
+    return Raises()
 
 
-class Absurd(Reader):
+class AssertsItsSettings(Reader):
     def __call__(self, settings: Fields) -> Method:
         assert settings.get("bits") in (None, 8)
         return METHOD
@@ -74,19 +67,19 @@ class Absurd(Reader):
         return replace(super().write_sample(weights), settings={"bits": 8})
 
 
-class TestAssertsItsSettings(Right):
-    fails = "test_absurd_settings_are_accepted_or_refused"
-    reader = Absurd()
+@fails(suite.check_absurd_settings_are_accepted_or_refused)
+def asserts_its_settings() -> Reader:
+    return AssertsItsSettings()
 
 
-class TestMarksAMatrixTwice(Right):
-    fails = "test_one_tensor_marks_a_matrix"
-    reader = Reader(markers=(".own", ".own_scale"))
+@fails(suite.check_one_tensor_marks_a_matrix)
+def marks_a_matrix_twice() -> Reader:
+    return Reader(markers=(".own", ".own_scale"))
 
 
-class TestReadsOtherNumbers(Right):
-    fails = "test_a_matrix_has_the_numbers_of_the_sample"
-    reader = Reader(restore=lambda parts, weights: weights.dequantize().flip(1))
+@fails(suite.check_a_matrix_has_the_numbers_of_the_sample)
+def reads_other_numbers() -> Reader:
+    return Reader(restore=lambda parts, weights: weights.dequantize().flip(1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,28 +106,28 @@ def reading(make: Callable[..., Any]) -> Reader:
     return Reader(read=lambda parts: read(parts, make(bits=8, group_size=None)))
 
 
-class TestCutsFromTheStart(Right):
-    fails = "test_parts_and_stacks_have_the_numbers_of_the_whole"
-    reader = reading(CutsFromTheStart)
+@fails(suite.check_parts_and_stacks_have_the_numbers_of_the_whole)
+def cuts_from_the_start() -> Reader:
+    return reading(CutsFromTheStart)
 
 
-class TestStacksBackwards(Right):
-    fails = "test_parts_and_stacks_have_the_numbers_of_the_whole"
-    reader = reading(StacksBackwards)
+@fails(suite.check_parts_and_stacks_have_the_numbers_of_the_whole)
+def stacks_backwards() -> Reader:
+    return reading(StacksBackwards)
 
 
-class TestIsNeverEqual(Right):
-    fails = "test_equal_formats_are_equal"
-    reader = reading(IsNeverEqual)
+@fails(suite.check_equal_formats_are_equal)
+def is_never_equal() -> Reader:
+    return reading(IsNeverEqual)
 
 
-class TestFailsWithoutAPart(Right):
-    fails = "test_damaged_tensors_are_refused"
-    reader = Reader(
+@fails(suite.check_damaged_tensors_are_refused)
+def fails_without_a_part() -> Reader:
+    return Reader(
         read=lambda parts: read(Parts({".own_scale": parts.tensors[".own_scale"], **parts.tensors}))
     )
 
 
-class TestNamesMatricesItsOwnWay(Right):
-    fails = "test_a_directory_has_the_matrix"
-    reader = Reader(markers=("own",))
+@fails(suite.check_a_directory_has_the_matrix)
+def names_matrices_its_own_way() -> Reader:
+    return Reader(markers=("own",))

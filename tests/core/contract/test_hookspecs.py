@@ -12,7 +12,7 @@ from tokenmill.core.contract.hookspecs import HOOK_API, HookSpecs
 from tokenmill.core.contract.policy import RequestView
 from tokenmill.core.host.hook_checks import HOOKS
 from tokenmill.core.host.plugin_host import EVENTS
-from tokenmill.core.request_options import RequestOptions
+from tokenmill.core.requests.request_options import RequestOptions
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 HEADING = re.compile(r"^## (.*)$", re.MULTILINE)

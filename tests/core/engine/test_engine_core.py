@@ -13,7 +13,7 @@ from tokenmill.core.engine.planning import STARVATION_STEPS
 from tokenmill.core.errors import InvalidRequestError, OverloadedError, RateLimitedError
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import StepPlan
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.testing.simulated.executor import expected_tokens
 
 from ..engines import Bench, seed_of

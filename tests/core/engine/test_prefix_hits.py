@@ -9,7 +9,7 @@ import pytest
 from tokenmill.core.engine.blocks.pool import BlockPool
 from tokenmill.core.engine.prefix_hits import find_prefix
 from tokenmill.core.engine.request import Request
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 SIZE = 4
 

@@ -8,7 +8,7 @@ import pytest
 
 from tokenmill.core.engine.queues import RequestQueues
 from tokenmill.core.engine.request import Request, RequestStatus
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 
 def make_queues() -> RequestQueues:

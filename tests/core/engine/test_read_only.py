@@ -15,7 +15,7 @@ from tokenmill.core.contract.providers.deciders import decode_first
 from tokenmill.core.engine.request import Request
 from tokenmill.core.engine.step import Step
 from tokenmill.core.outputs import FinishReason
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 from ..engines import Bench
 from ..hook_stats import stats_of

@@ -12,8 +12,8 @@ from tokenmill.core.contract.explanation import Explanation, Limit
 from tokenmill.core.contract.policy import StepView
 from tokenmill.core.engine.request import Request
 from tokenmill.core.engine.step_log.steps import LoggedStep, Ring
-from tokenmill.core.request_options import RequestOptions
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.request_options import RequestOptions
+from tokenmill.core.requests.sampling_params import SamplingParams
 
 
 class Clock(Bench):

@@ -12,7 +12,7 @@ from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.policy import PreemptionCandidate
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.request_options import NO_OPTIONS
+from tokenmill.core.requests.request_options import NO_OPTIONS
 
 from ..drafting_plugins import batch, propose
 

@@ -15,7 +15,7 @@ from tokenmill.core.contract.registry import Registry
 from tokenmill.core.errors import RequestFailedError
 from tokenmill.core.host.calling import guard
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.request_options import NO_OPTIONS
+from tokenmill.core.requests.request_options import NO_OPTIONS
 
 from ..failures import Failures
 from ..hook_stats import stats_of

@@ -121,5 +121,5 @@ def test_a_server_loads_plugins_once_for_its_parsers_and_its_router(packages: Pa
     build_answer_parsers(config, ChatFormat(source="{{ messages }}"))
     assert sys.modules["acme_counted"].calls == [1]
     packages.write_settings("", "counted.toml")
-    loaded = enabled_plugins(file).loaded
+    loaded = enabled_plugins(config).loaded
     assert "chunked" in loaded and "acme-counted" not in loaded

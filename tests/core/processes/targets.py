@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 
-from tokenmill.core.processes.board import receive_board
+from tokenmill.core.processes.channels.frames import receive, send
 from tokenmill.core.processes.child import spawn
-from tokenmill.core.processes.frames import receive, send
-from tokenmill.core.processes.last_steps import MAX_STEPS, PlannedStep, StepTimes
+from tokenmill.core.processes.watching.board import receive_board
+from tokenmill.core.processes.watching.last_steps import MAX_STEPS, PlannedStep, StepTimes
 
 
 def echo(sock: socket.socket) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tokenmill.core.processes.channels.frames import receive, send
 from tokenmill.core.processes.child import Child, spawn
-from tokenmill.core.processes.frames import receive, send
 
 from . import targets
 

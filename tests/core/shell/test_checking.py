@@ -9,7 +9,7 @@ import pytest
 
 import tokenmill
 from tokenmill.core.errors import EngineStoppedError
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell.checking import check_ids
 
 from .test_engine_shell import PROMPT, in_event_loop, make_engine

@@ -26,8 +26,8 @@ from tokenmill.core.errors import (
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.outputs import FinishReason, RequestOutput
 from tokenmill.core.plan import RequestFailure, StepPlan, StepResult
-from tokenmill.core.processes.board import Board, board_bytes
-from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.processes.watching.board import Board, board_bytes
+from tokenmill.core.requests.sampling_params import OutputKind, SamplingParams
 from tokenmill.core.shell.engine_shell import EngineShell
 from tokenmill.core.shell.local_engine import EngineParts, local_engine
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens

@@ -19,7 +19,7 @@ from tokenmill.core.errors import DeviceError, EngineStoppedError, RequestFailed
 from tokenmill.core.interfaces import Computation
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import StepPlan, StepResult
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell import local_engine
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 

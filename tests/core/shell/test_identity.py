@@ -10,7 +10,7 @@ from tokenmill.core.contract.events import Admitted, Finished, FinishedRequest
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.errors import InvalidRequestError
 from tokenmill.core.outputs import RequestOutput
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell.engine_shell import EngineShell
 
 from .test_engine_shell import PROMPT, in_event_loop, make_engine

@@ -9,7 +9,7 @@ import pytest
 
 from tokenmill.core.errors import InvalidRequestError, OverloadedError
 from tokenmill.core.outputs import FinishReason
-from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.requests.sampling_params import OutputKind, SamplingParams
 from tokenmill.core.shell import checking
 from tokenmill.core.shell.steps import loop
 from tokenmill.testing.simulated.executor import SimulatedExecutor

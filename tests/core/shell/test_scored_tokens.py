@@ -8,7 +8,7 @@ import pytest
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell.checking import check_ids
 from tokenmill.core.shell.new_core import SCORING_WIDTH, make_core
 from tokenmill.core.shell.new_requests import make_requests

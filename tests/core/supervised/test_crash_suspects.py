@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tokenmill.core.errors import InvalidRequestError
-from tokenmill.core.processes.restarts import PERIOD
+from tokenmill.core.processes.watching.restarts import PERIOD
 from tokenmill.core.supervised.crash_suspects import MAX_SUSPECTS, CrashSuspects
 
 POISON, INNOCENT, OTHER = b"poison", b"innocent", b"other"

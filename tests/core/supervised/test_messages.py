@@ -9,12 +9,12 @@ import pytest
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import Load
 from tokenmill.core.contract.registry import Replica
-from tokenmill.core.grammar import Grammar
 from tokenmill.core.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
 from tokenmill.core.plan import TokenLogprobs
-from tokenmill.core.processes.messages import Refused, encode
-from tokenmill.core.request_options import RequestOptions
-from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.processes.channels.messages import Refused, encode
+from tokenmill.core.requests.grammar import Grammar
+from tokenmill.core.requests.request_options import RequestOptions
+from tokenmill.core.requests.sampling_params import OutputKind, SamplingParams
 from tokenmill.core.shell.checking import NO_OPTIONS, CheckedRequest, check_ids
 from tokenmill.core.supervised.messages import (
     Output,

@@ -10,10 +10,10 @@ import pytest
 
 from tests.core.shell.test_engine_shell import make_engine
 from tokenmill.core.plan import StepPlan, StepResult, TokenLogprobs
-from tokenmill.core.processes.board import Board, board_bytes
-from tokenmill.core.processes.frames import FrameReader, frame
-from tokenmill.core.processes.messages import Message, encode
-from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.processes.channels.frames import FrameReader, frame
+from tokenmill.core.processes.channels.messages import Message, encode
+from tokenmill.core.processes.watching.board import Board, board_bytes
+from tokenmill.core.requests.sampling_params import OutputKind, SamplingParams
 from tokenmill.core.shell.checking import CheckedRequest, check_ids
 from tokenmill.core.supervised.engine_process import SCORED_TOKENS, EngineProcess
 from tokenmill.core.supervised.messages import (

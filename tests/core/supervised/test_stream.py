@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tokenmill.core.outputs import CompletionOutput, FinishReason, RequestOutput
-from tokenmill.core.sampling_params import OutputKind, SamplingParams
+from tokenmill.core.requests.sampling_params import OutputKind, SamplingParams
 from tokenmill.core.shell.checking import check_ids
 from tokenmill.core.supervised.stream import RemoteStream
 from tokenmill.testing.simulated.executor import SimulatedExecutor

@@ -14,7 +14,7 @@ import pytest
 from tokenmill.core.contract.providers.draft_length import DraftedStep, DraftOutcome
 from tokenmill.core.contract.providers.speculation import SpeculationLimits
 from tokenmill.core.engine.request import Request
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.plugins.draft_lengths.adaptive import AdaptiveDraftLength
 from tokenmill.plugins.draft_lengths.adaptive.phases import TRIAL_PAUSE, TRIAL_STEPS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ....core.errors import TokenmillError
-from ....core.suggest import did_you_mean, near_and_known
+from ....core.wording.suggest import did_you_mean, near_and_known
 from ..flags.sampling import SAMPLING, read_sampling
 from .session import Session
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
-from ....core.sampling_params import SamplingParams
+from ....core.requests.sampling_params import SamplingParams
 from .partner import ContextFullError, Message, Pieces
 from .saving import read_messages, write_messages
 from .statistics import Statistics

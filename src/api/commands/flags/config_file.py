@@ -12,7 +12,7 @@ from typing import Any
 from ....core.config import EngineConfig
 from ....core.errors import ConfigError
 from ....core.settings.refused import refusal
-from ....core.suggest import did_you_mean
+from ....core.wording.suggest import did_you_mean
 from .config_reading import Value, read_config_file
 from .groups import flag_group
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from ....core.settings.refused import refusal
-from ....core.suggest import did_you_mean, near_and_known
+from ....core.wording.suggest import did_you_mean, near_and_known
 from .config_file import namespace_of_file
 from .help_text import full_help, help_about, names_of_groups, short_help
 

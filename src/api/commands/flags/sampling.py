@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....core.errors import InvalidRequestError
-from ....core.sampling_params import FLAG, SamplingParams, described, meaning_of, sampled_in
+from ....core.requests.sampling_params import (
+    FLAG,
+    SamplingParams,
+    described,
+    meaning_of,
+    sampled_in,
+)
 from ....core.settings.declaration import flag
 
 SAMPLING: Mapping[str, type] = {

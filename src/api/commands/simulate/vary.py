@@ -14,7 +14,7 @@ import msgspec
 from ....core.config import EngineConfig
 from ....core.errors import ConfigError
 from ....core.settings.declaration import flag
-from ....core.suggest import did_you_mean
+from ....core.wording.suggest import did_you_mean
 from ..flags.engine import parse_size
 
 Settings = dict[str, Any]

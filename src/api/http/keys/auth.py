@@ -44,7 +44,7 @@ class RequireKey:
         if holder is not None:
             scope.setdefault("state", {})["key_holder"] = holder
         error = self._refusal(scope, holder)
-        app = self._app if error is None else error_response(error, scope["path"])
+        app = self._app if error is None else error_response(error, scope)
         await app(scope, receive, send)
 
     def _find(self, scope: Scope) -> KeyHolder | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from ....core.sampling_params import COMPLETIONS, Logprobs, body_struct
+from ....core.requests.sampling_params import COMPLETIONS, Logprobs, body_struct
 from ...serving.reading import fields
 from ...serving.reading.unknown_fields import UnsupportedFields
 from .unsupported import IN_CHAT, IN_COMPLETIONS

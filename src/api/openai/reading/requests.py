@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from ....core.contract.client import EngineClient
-from ....core.grammar import Grammar
-from ....core.sampling_params import COMPLETIONS, OutputKind, SamplingParams, sampled_in
+from ....core.requests.grammar import Grammar
+from ....core.requests.sampling_params import COMPLETIONS, OutputKind, SamplingParams, sampled_in
 from ....core.shell.checking import sampling_defaults
 from ...chat.conversation import Conversation
 from ...chat.grammar_fields import (

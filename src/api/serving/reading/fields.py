@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from ....core.request_options import (
+from ....core.requests.request_options import (
     MAX_CACHE_SALT,
     MAX_CLIENT_ID,
     MAX_METADATA_KEY,

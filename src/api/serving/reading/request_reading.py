@@ -15,7 +15,7 @@ import anyio.to_thread
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from ....core import value_errors
+from ....core.wording import value_errors
 from ...http.body_budget import Account
 from ...http.errors import APIError
 from ...http.ignored_fields import name_ignored

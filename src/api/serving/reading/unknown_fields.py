@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ....core.suggest import did_you_mean
+from ....core.wording.suggest import did_you_mean
 from ...http.errors import APIError
 from .fields import NestedFields, StreamOptions
 

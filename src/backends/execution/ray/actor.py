@@ -10,9 +10,9 @@ from typing import IO
 import msgspec
 import ray
 
+from ....core.processes.channels.messages import Stage
+from ....core.processes.channels.shared_memory import unnamed_file
 from ....core.processes.logs import forward_records
-from ....core.processes.messages import Stage
-from ....core.processes.shared_memory import unnamed_file
 from ...machine.threads import count_usable_cores
 from ..workers.group import open_rendezvous
 from ..workers.worker import RankModel, answer_plan, load_or_refuse

@@ -10,8 +10,8 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
+from ....core.processes.channels.messages import Stage
 from ....core.processes.logs import handle_record
-from ....core.processes.messages import Stage
 from .actor import WATCH
 from .messages import Logged, Node, decode_news
 

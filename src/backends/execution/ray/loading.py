@@ -12,10 +12,10 @@ import ray
 from ray.exceptions import RayError
 
 from ....core.errors import DeviceError
+from ....core.processes.channels.messages import NotStarted
+from ....core.processes.channels.refusals import raised_by
 from ....core.processes.logs import ROOT
-from ....core.processes.messages import NotStarted
 from ....core.processes.place import WHOLE_MACHINE, Place
-from ....core.processes.refusals import raised_by
 from ...machine.places import GPUS
 from ..base import ExecutorSpec
 from ..workers.group import LOOPBACK

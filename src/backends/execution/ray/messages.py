@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ....core.processes.messages import Message, NotStarted, Stage
+from ....core.processes.channels.messages import Message, NotStarted, Stage
 from ..workers.messages import Loaded, Rendezvous, StartRank
 
 

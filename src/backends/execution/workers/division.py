@@ -18,7 +18,7 @@ from ...machine.cpu_binding import bind, check_binding
 from ...machine.device import choose_device, name_gpus
 from ...machine.places import GPUS
 from ...machine.threads import count_usable_cores
-from ...models.base import DividesItself, ModelImpl
+from ...models.base import ModelImpl, divides_itself
 from ...models.pipeline_parallel import PipelineParallel
 from ...models.tensor_parallel import Ranks, TensorParallel
 from ...weights.checkpoint import Checkpoint
@@ -136,7 +136,7 @@ def divide(
         ranks = _connect(start, shard, progress)
         divided = (
             impl.divided(shard, ranks.sum)
-            if isinstance(impl, DividesItself)
+            if divides_itself(impl)
             else TensorParallel(impl, shard, ranks)
         )
         impl = cast(ModelImpl, divided)
@@ -158,7 +158,7 @@ def _part(
     size, num_stages = config.tensor_parallel_size, config.pipeline_parallel_size
     shard, own = None, None
     if num_stages > 1:
-        if isinstance(impl, DividesItself):
+        if divides_itself(impl):
             raise ConfigError(
                 f"--pipeline-parallel-size {num_stages}: the implementation {impl.name!r} "
                 "(--model-impl), which would run this model, cannot divide its layers"
@@ -167,7 +167,7 @@ def _part(
         checkpoint = StagedCheckpoint(checkpoint, own)
     if size > 1:
         shard = Shard(rank=rank % size, size=size, whole_experts=config.enable_expert_parallel)
-        divides = impl.part if isinstance(impl, DividesItself) else part_of
+        divides = impl.part if divides_itself(impl) else part_of
         checkpoint = divides(checkpoint, shard)
     return checkpoint, shard, own
 

@@ -17,10 +17,10 @@ import msgspec
 from ....core.errors import DeviceError
 from ....core.interfaces import ModelInfo, Progress
 from ....core.plan import StepPlan, StepResult
+from ....core.processes.channels.shared_memory import unnamed_file
 from ....core.processes.logs import current_level
 from ....core.processes.place import WHOLE_MACHINE
-from ....core.processes.shared_memory import unnamed_file
-from ....core.processes.stalls import Stall
+from ....core.processes.watching.stalls import Stall
 from ...machine.device import choose_device, name_gpus
 from ...machine.places import place_ranks
 from ...machine.torch_threads import count_torch_threads

@@ -23,7 +23,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from ....core.errors import ConfigError, DeviceError
-from ....core.processes.shared_memory import unnamed_file
+from ....core.processes.channels.shared_memory import unnamed_file
 from .messages import Rendezvous
 
 LOOPBACK = "127.0.0.1"

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
 
+from ....core.processes.channels.frames import receive, send
+from ....core.processes.channels.messages import NotStarted, Stage
+from ....core.processes.channels.refusals import raised_by
+from ....core.processes.channels.shared_memory import Channel, share_memory
 from ....core.processes.child import spawn
-from ....core.processes.crashes import is_crash, num_oom_kills
-from ....core.processes.frames import receive, send
 from ....core.processes.logs import LogReceiver
-from ....core.processes.messages import NotStarted, Stage
-from ....core.processes.refusals import raised_by
-from ....core.processes.shared_memory import Channel, share_memory
+from ....core.processes.watching.crashes import is_crash, num_oom_kills
 from .messages import Loaded, StartRank, decode_from_worker, encode
 
 TARGET = f"{__package__}.worker:run_worker"

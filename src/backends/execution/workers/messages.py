@@ -10,7 +10,7 @@ import msgspec
 from ....core.config import EngineConfig
 from ....core.interfaces import ModelInfo
 from ....core.plan import StepPlan, StepResult
-from ....core.processes.messages import Message, NotStarted, Stage
+from ....core.processes.channels.messages import Message, NotStarted, Stage
 from ....core.processes.place import WHOLE_MACHINE, Place
 from ..identity import Identity
 

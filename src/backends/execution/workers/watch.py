@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ....core.errors import DeviceError
 from ....core.log import get_logger
-from ....core.processes.stalls import Stall
+from ....core.processes.watching.stalls import Stall
 
 CHECK_SECONDS = 0.1
 """Time between two checks of the workers."""

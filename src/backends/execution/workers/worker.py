@@ -17,12 +17,12 @@ from ....core.host.calling.start_limit import StartLimit
 from ....core.interfaces import Executor, Progress
 from ....core.log import get_logger
 from ....core.plan import StepResult
+from ....core.processes.channels.frames import receive, send
+from ....core.processes.channels.messages import NotStarted, Stage
+from ....core.processes.channels.refusals import not_started
+from ....core.processes.channels.shared_memory import Channel, SharedMemory, receive_memory
 from ....core.processes.entry import import_by_name
-from ....core.processes.frames import receive, send
 from ....core.processes.logs import forward_logs
-from ....core.processes.messages import NotStarted, Stage
-from ....core.processes.refusals import not_started
-from ....core.processes.shared_memory import Channel, SharedMemory, receive_memory
 from ..identity import Identity
 from .messages import (
     LOST,

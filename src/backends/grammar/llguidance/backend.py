@@ -14,7 +14,7 @@ from llguidance.numpy import (
     fill_next_token_bitmask_par_with_draft_tokens,
 )
 
-from ....core.grammar import Grammar
+from ....core.requests.grammar import Grammar
 from ..base import GrammarError, GrammarSpec, MaskedRows, Masks, Matcher
 from .errors import explain, name_ignored
 from .translating import translate

@@ -9,7 +9,7 @@ import msgspec
 from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from ....core.grammar import Grammar, GrammarKind
+from ....core.requests.grammar import Grammar, GrammarKind
 from ..base import GrammarError
 
 OPTIONS = '\n%llguidance {"no_forcing": true}'

@@ -48,7 +48,7 @@ class TransformersModels:
 
     name = "transformers"
     keeps_packed = False
-    is_divisible = True
+    is_divisible = divides_itself = True
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.errors import InvalidRequestError, named
 from ....core.interfaces import ChatMessage
-from ....core.suggest import did_you_mean
+from ....core.wording.suggest import did_you_mean
 from .tool_calls import check_tool_calls
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")

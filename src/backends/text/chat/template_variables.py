@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ....core.errors import InvalidRequestError, named
-from ....core.suggest import listed
+from ....core.wording.suggest import listed
 
 MAX_VALUE_CHARS = 1024
 """Characters of a text."""

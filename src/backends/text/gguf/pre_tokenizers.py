@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 from ....core.errors import ConfigError
-from ....core.suggest import did_you_mean
+from ....core.wording.suggest import did_you_mean
 
 Steps = tuple[pre_tokenizers.PreTokenizer, ...]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....core.errors import ConfigError, InvalidRequestError
-from ....core.sampling_params import SamplingParams
+from ....core.requests.sampling_params import SamplingParams
 
 
 def check_sampling_defaults(found: Mapping[str, Any], *, source: str) -> dict[str, float | int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....core.errors import ConfigError
-from ....core.suggest import did_you_mean
+from ....core.wording.suggest import did_you_mean
 from ..config.model_config import ModelConfig
 from .config import from_hf_config
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....core.errors import ConfigError
-from ....core.suggest import did_you_mean
+from ....core.wording.suggest import did_you_mean
 from ..config.architectures import Architecture
 from ..config.fields import Fields
 from ..config.rope_config import RopeConfig, RopeScaling

@@ -12,7 +12,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from ....core.errors import ConfigError
-from ....core.suggest import near_and_known
+from ....core.wording.suggest import near_and_known
 from ...machine.compiling import cache_folder
 
 MADE, BEING_MADE = ".safetensors", ".making"

@@ -23,13 +23,7 @@ class ToolCallParser(Protocol):
     """Finds the tool calls of one family of models. A factory returns it.
 
     One parser reads all answers, several at a time: it keeps no state outside `parse`. It may also
-    have these attributes:
-
-    - `describes_tools`, True: its calls are those of no family. Functions and earlier calls are
-      described to the model in messages, in `call_syntax`, whatever the chat template shows. Such a
-      parser also reads demanded calls if the chosen one has no `call_syntax`.
-    - `call_id_length`: the length of a call's id that the chat template demands.
-    - `parses`, False: it is never called.
+    have `describes_tools`, `call_id_length` and `parses`; see core/members.py.
     """
 
     @property
@@ -66,7 +60,8 @@ class ToolCallParser(Protocol):
 class ReasoningParser(Protocol):
     """Separates reasoning and content of one family of models. A factory returns it.
 
-    Like a ToolCallParser, it keeps no state. A ToolCallParser reads its content afterwards.
+    Like a ToolCallParser, it keeps no state, and may have `parses`. A ToolCallParser reads its
+    content afterwards.
     """
 
     @property

@@ -5,7 +5,7 @@ Deltas are plain data and independent of any API: each endpoint writes them in i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,3 +74,41 @@ class ToolDefinition:
     description: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolCall:
+    """A call with all of its arguments, as JSON text."""
+
+    name: str
+    arguments: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class ParsedAnswer:
+    """A complete answer. None: the answer has no content, or no reasoning."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    calls: list[ToolCall]
+
+
+def collect(deltas: Iterable[Delta]) -> ParsedAnswer:
+    """The complete answer that deltas describe."""
+    content: list[str] = []
+    reasoning: list[str] = []
+    calls: dict[int, ToolCall] = {}
+    for delta in deltas:
+        match delta:
+            case ContentDelta():
+                content.append(delta.text)
+            case ReasoningDelta():
+                reasoning.append(delta.text)
+            case ToolCallDelta():
+                call = calls.setdefault(delta.index, ToolCall(name=delta.name or ""))
+                call.arguments += delta.arguments
+    return ParsedAnswer(
+        content="".join(content) if content else None,
+        reasoning="".join(reasoning) if reasoning else None,
+        calls=list(calls.values()),
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...request_options import RequestOptions
+from ...requests.request_options import RequestOptions
 from ..client import Load
 
 

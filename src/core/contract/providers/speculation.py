@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...interfaces import Tokenizer
-from ...sampling_params import SamplingParams
+from ...requests.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +118,8 @@ class SpeculationSupport(Protocol):
 class Speculator(Protocol):
     """A provider of the slot `speculative_method`.
 
-    It always gets token ids. A speculator that also needs the model's hidden states has an
-    attribute `needs_hidden_states = True`, which the engine reads after `prepare`.
+    It always gets token ids. It may also have `needs_hidden_states`, `proposes` and
+    `is_deterministic`; see core/members.py. `prepare` is optional, too.
     """
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
@@ -127,7 +127,7 @@ class Speculator(Protocol):
         ...
 
     def prepare(self, support: SpeculationSupport) -> None:
-        """Set up what needs the executor. Optional. Called once, while the model is loaded.
+        """Set up what needs the executor. Called once, while the model is loaded.
 
         Raise ConfigError for settings that cannot work; then the engine does not start.
         """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...request_options import RequestOptions
+from ...requests.request_options import RequestOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from ...contract.providers.speculation import (
     Speculator,
 )
 from ...errors import CONTAINED, ConfigError, PluginError, describe
+from ...members import NEEDS_HIDDEN_STATES, PREPARE
 from ...settings.speculation import SpeculationSettings
 from .failure_log import FailureLog
 from .guard import DECIDES, FAILED
@@ -81,10 +82,8 @@ class ProposalHook:
         self._vocab_size = support.vocab_size
         noted = _NotedSupport(support)
         try:
-            prepare = getattr(self.provider, "prepare", None)
-            if prepare is not None:
-                prepare(noted)
-            needs_hidden_states = bool(getattr(self.provider, "needs_hidden_states", False))
+            PREPARE.of(self.provider)(noted)
+            needs_hidden_states = bool(NEEDS_HIDDEN_STATES.of(self.provider))
         except (ConfigError, PluginError):
             raise
         except CONTAINED as error:

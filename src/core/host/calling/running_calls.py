@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...processes.board import Board
+from ...processes.watching.board import Board
 from .guard import Guard
 
 _SEPARATOR = "\t"

@@ -20,7 +20,7 @@ from typing import Any, Self
 from ...contract.start_calls import START_CALLS, StartCall
 from ...errors import HookTimeoutError
 from ...log import get_logger
-from ...processes.stalls import Stall
+from ...processes.watching.stalls import Stall
 
 TICK_SECONDS = 0.5
 SLOW_SECONDS = 4.0

@@ -13,7 +13,7 @@ from ...errors import CONTAINED, DeviceError
 from ...interfaces import Executor
 from ...log import get_logger
 from ...plan import StepPlan, StepResult, check_result
-from ...processes.board import Board
+from ...processes.watching.board import Board
 from .shown import ShownSteps
 from .times import StepTimes
 

@@ -22,7 +22,7 @@ from ...errors import (
 from ...interfaces import Executor
 from ...log import get_logger
 from ...outputs import FinishReason
-from ...processes.board import Board
+from ...processes.watching.board import Board
 from ..new_requests import engine_ids
 from ..output_stream import Completion, OutputStream
 from .device import DeviceSteps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...engine.step_log.log import StepLog
 from ...engine.step_log.steps import LoggedStep
-from ...processes.last_steps import MAX_NAMED, LastSteps, PlannedStep, StepTimes
+from ...processes.watching.last_steps import MAX_NAMED, LastSteps, PlannedStep, StepTimes
 
 
 class ShownSteps:

@@ -15,8 +15,8 @@ from ....core.host.calling.proposal_hook import ProposalHook
 from ....core.host.plugin_host import PluginHost
 from ....core.outputs import FinishReason
 from ....core.plan import StepPlan
-from ....core.request_options import RequestOptions
-from ....core.sampling_params import SamplingParams
+from ....core.requests.request_options import RequestOptions
+from ....core.requests.sampling_params import SamplingParams
 from ...engine_driver import EngineDriver
 from ...simulated.executor import SimulatedExecutor, expected_tokens
 from ..hosting import FailureWatch, fresh, load_host

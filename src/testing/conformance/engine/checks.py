@@ -21,6 +21,9 @@ from .workload import EngineShape, Job, random_job, random_jobs
 
 _TURNS = 1000
 """Maximum number of turns: several times what the built-in policies need for the workload."""
+STARVATION_BOUND = 300
+"""Maximum number of turns that a request may wait while others are served. A turn is 0.05 s of the
+engine's clock. The engine itself prefers a request that has waited for 1000 steps."""
 _CROWDED = (
     EngineShape(name="few-seats", max_num_seqs=4, num_blocks=1024),
     EngineShape(name="small-budget", max_num_seqs=4, max_num_batched_tokens=8, num_blocks=1024),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ....core.contract.hookspecs import hookimpl
 from ....core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from ....core.host.plugin_host import PluginHost
-from ....core.read_only_collections import ReadOnlyList
+from ....core.requests.read_only_collections import ReadOnlyList
 from ..hosting import fresh, load_host
 from .proposal_lives import MAX_DRAFT_TOKENS
 from .simulated_hidden import hidden_states_given

@@ -6,7 +6,7 @@ import asyncio
 
 from ....core.config import EngineConfig
 from ....core.host.plugin_host import PluginHost
-from ....core.sampling_params import SamplingParams
+from ....core.requests.sampling_params import SamplingParams
 from ....core.shell.engine_shell import EngineShell
 from ....core.shell.local_engine import EngineParts, local_engine
 from ...simulated.executor import SimulatedExecutor

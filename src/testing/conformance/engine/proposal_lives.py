@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ....core.contract.providers.speculation import ProposalBatch, ProposalRequest
-from ....core.sampling_params import SamplingParams
+from ....core.requests.sampling_params import SamplingParams
 from .workload import VOCAB_SIZE
 
 MAX_DRAFT_TOKENS = 8

@@ -18,7 +18,7 @@ from ....core.contract.events import (
 )
 from ....core.interfaces import ModelInfo
 from ....core.outputs import FinishReason
-from ....core.request_options import RequestOptions
+from ....core.requests.request_options import RequestOptions
 
 _INFO = ModelInfo(
     name="simulated",

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....core.request_options import NO_METADATA
+from ....core.requests.request_options import NO_METADATA
 
 VOCAB_SIZE = 1000
 

@@ -7,65 +7,66 @@ import statistics
 from contextlib import suppress
 from itertools import product
 
-import pytest
-
 from ....core.contract.client import Load
 from ....core.contract.policy import Refusal, RequestView
 from ....core.engine.request import Request
 from ....core.errors import RequestFailedError
-from ....core.request_options import RequestOptions
-from ....core.sampling_params import SamplingParams
+from ....core.requests.request_options import RequestOptions
+from ....core.requests.sampling_params import SamplingParams
 from ..hosting import fresh, load_host
 from ..kept_memory import describe_growth
-from ..reporting import report_growth, report_time
+from ..reporting import Report, report_growth, report_time
+from ..suites import suite
 from .answers import AdmitListener, Answer
 
 
+def check_it_never_raises(admission: object) -> None:
+    """No request and no load makes `admit` raise: the client would get an error 500."""
+    for answer in _ask(admission):
+        assert answer.error is None, f"{_describe(answer.request)}: {answer.error!r}"
+
+
+def check_it_answers_none_or_a_refusal(admission: object) -> None:
+    """`admit` returns None to accept a request, or a Refusal."""
+    for answer in _ask(admission):
+        assert answer.value is None or isinstance(answer.value, Refusal), (
+            f"{_describe(answer.request)}: {answer.value!r} is neither None nor a Refusal"
+        )
+
+
+def check_refusals_say_why_and_for_how_long(admission: object) -> None:
+    """Every refusal has a reason, and the number of seconds after which to try again."""
+    for answer in _ask(admission):
+        if isinstance(answer.value, Refusal):
+            _check_refusal(answer.value)
+
+
+def check_memory_growth_is_reported(admission: object, report: Report) -> None:
+    """Report whether memory grows with the requests seen. Growth is no failure."""
+    provider = fresh(admission)
+    host = load_host("admission", provider)
+
+    def live() -> None:
+        for asked, load in product(_requests(), _loads()):
+            with suppress(RequestFailedError):
+                host.admit(asked, load)
+
+    report_growth(report, describe_growth(provider, live))
+
+
+def check_time_per_request_is_reported(admission: object, report: Report) -> None:
+    """Report how long a decision takes. There is no limit."""
+    seconds = [answer.seconds for answer in _ask(admission)]
+    report_time(report, "admit()", statistics.median(seconds))
+
+
+@suite
 class AdmissionConformance:
     """The suite for an admission.
 
     Subclass it as Test..., with a fixture `admission` that returns an admission, or a function that
     makes one.
     """
-
-    def test_it_never_raises(self, admission: object) -> None:
-        """No request and no load makes `admit` raise: the client would get an error 500."""
-        for answer in _ask(admission):
-            assert answer.error is None, f"{_describe(answer.request)}: {answer.error!r}"
-
-    def test_it_answers_none_or_a_refusal(self, admission: object) -> None:
-        """`admit` returns None to accept a request, or a Refusal."""
-        for answer in _ask(admission):
-            assert answer.value is None or isinstance(answer.value, Refusal), (
-                f"{_describe(answer.request)}: {answer.value!r} is neither None nor a Refusal"
-            )
-
-    def test_refusals_say_why_and_for_how_long(self, admission: object) -> None:
-        """Every refusal has a reason, and the number of seconds after which to try again."""
-        for answer in _ask(admission):
-            if isinstance(answer.value, Refusal):
-                _check_refusal(answer.value)
-
-    def test_memory_growth_is_reported(
-        self, admission: object, request: pytest.FixtureRequest
-    ) -> None:
-        """Report whether memory grows with the requests seen. Growth is no failure."""
-        provider = fresh(admission)
-        host = load_host("admission", provider)
-
-        def live() -> None:
-            for asked, load in product(_requests(), _loads()):
-                with suppress(RequestFailedError):
-                    host.admit(asked, load)
-
-        report_growth(request, describe_growth(provider, live))
-
-    def test_time_per_request_is_reported(
-        self, admission: object, request: pytest.FixtureRequest
-    ) -> None:
-        """Report how long a decision takes. There is no limit."""
-        seconds = [answer.seconds for answer in _ask(admission)]
-        report_time(request, "admit()", statistics.median(seconds))
 
 
 def _ask(given: object) -> list[Answer]:

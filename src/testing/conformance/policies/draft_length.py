@@ -13,13 +13,15 @@ import pytest
 from ....core.contract.providers.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
 from ....core.contract.providers.speculation import SpeculationLimits
 from ....core.engine.request import Request
-from ....core.sampling_params import SamplingParams
+from ....core.members import IS_DETERMINISTIC
+from ....core.requests.sampling_params import SamplingParams
 from ..engine import speculating as engine
 from ..engine.checks import compare_plans
 from ..engine.workload import EngineShape
 from ..hosting import fresh
 from ..kept_memory import check_nothing_is_kept
-from ..reporting import report_time
+from ..reporting import Report, report_time
+from ..suites import suite
 
 _KIND = "draft_length"
 _METHODS = tuple(f"{_KIND}.{method}" for method in ("choose", "observe", "forget"))
@@ -31,6 +33,59 @@ _LIMITS = tuple(
 _every_shape = pytest.mark.parametrize("shape", engine.SHAPES, ids=str)
 
 
+@_every_shape
+def check_an_engine_takes_its_answers(draft_length: object, shape: EngineShape) -> None:
+    """The policy gives one length within the limits for each request, and never raises."""
+    failures = engine.serve(draft_length, shape, kind=_KIND).failures.describe(*_METHODS)
+    assert not failures, f"the engine drafted nothing because of:\n{failures}"
+
+
+@pytest.mark.parametrize("limits", _LIMITS, ids=str)
+def check_odd_steps_do_no_harm(draft_length: object, limits: SpeculationLimits) -> None:
+    """The policy survives a clock that is set back, a stopped process and unknown requests."""
+    policy, rng = cast(DraftLengthPolicy, fresh(draft_length)), random.Random(1)
+    for number in range(300):
+        requests = [_request(f"request-{number // 10}-{i}") for i in range(rng.randint(0, 4))]
+        lengths = policy.choose(requests, limits)
+        assert len(lengths) == len(requests), (
+            f"{len(requests)} requests were given, the answer is {lengths!r}"
+        )
+        assert all(0 <= length <= limits.num_speculative_tokens for length in lengths), (
+            f"lengths are from 0 to {limits.num_speculative_tokens}, got {lengths!r}"
+        )
+        policy.observe(_step(requests, lengths, rng, odd=True))
+        policy.forget(f"request-{number // 10 - 1}-{rng.randint(0, 4)}")
+
+
+def check_nothing_is_kept_of_ended_requests(draft_length: object) -> None:
+    """A policy frees its data about a request when it ends: a server runs for months."""
+    policy, rng = cast(DraftLengthPolicy, fresh(draft_length)), random.Random(1)
+
+    def live(name: str, _: int) -> None:
+        for _ in range(10):
+            _one_step(policy, [_request(name)], rng)
+        policy.forget(name)
+
+    check_nothing_is_kept(policy, live)
+
+
+@_every_shape
+def check_it_is_deterministic(draft_length: object, shape: EngineShape) -> None:
+    """The same requests at the same times lead to the same plans."""
+    if not IS_DETERMINISTIC.of(fresh(draft_length)):
+        pytest.skip("is_deterministic is False")
+    compare_plans(*(engine.serve(draft_length, shape, kind=_KIND).plans for _ in range(2)))
+
+
+def check_time_per_step_is_reported(draft_length: object, report: Report) -> None:
+    """Report how long `choose` and `observe` take for 32 requests. There is no limit."""
+    policy, rng = cast(DraftLengthPolicy, fresh(draft_length)), random.Random(1)
+    requests = [_request(f"request-{i}") for i in range(32)]
+    seconds = [_one_step(policy, requests, rng) for _ in range(200)]
+    report_time(report, "choose() and observe()", statistics.median(seconds))
+
+
+@suite
 class DraftLengthConformance:
     """The suite for a draft length policy.
 
@@ -38,55 +93,6 @@ class DraftLengthConformance:
     makes one. A policy with `is_deterministic = False` may choose at random: the test that compares
     two runs is skipped.
     """
-
-    @_every_shape
-    def test_an_engine_takes_its_answers(self, draft_length: object, shape: EngineShape) -> None:
-        """The policy gives one length within the limits for each request, and never raises."""
-        failures = engine.serve(draft_length, shape, kind=_KIND).failures.describe(*_METHODS)
-        assert not failures, f"the engine drafted nothing because of:\n{failures}"
-
-    @pytest.mark.parametrize("limits", _LIMITS, ids=str)
-    def test_odd_steps_do_no_harm(self, draft_length: object, limits: SpeculationLimits) -> None:
-        """The policy survives a clock that is set back, a stopped process and unknown requests."""
-        policy, rng = cast(DraftLengthPolicy, fresh(draft_length)), random.Random(1)
-        for number in range(300):
-            requests = [_request(f"request-{number // 10}-{i}") for i in range(rng.randint(0, 4))]
-            lengths = policy.choose(requests, limits)
-            assert len(lengths) == len(requests), (
-                f"{len(requests)} requests were given, the answer is {lengths!r}"
-            )
-            assert all(0 <= length <= limits.num_speculative_tokens for length in lengths), (
-                f"lengths are from 0 to {limits.num_speculative_tokens}, got {lengths!r}"
-            )
-            policy.observe(_step(requests, lengths, rng, odd=True))
-            policy.forget(f"request-{number // 10 - 1}-{rng.randint(0, 4)}")
-
-    def test_nothing_is_kept_of_ended_requests(self, draft_length: object) -> None:
-        """A policy frees its data about a request when it ends: a server runs for months."""
-        policy, rng = cast(DraftLengthPolicy, fresh(draft_length)), random.Random(1)
-
-        def live(name: str, _: int) -> None:
-            for _ in range(10):
-                _one_step(policy, [_request(name)], rng)
-            policy.forget(name)
-
-        check_nothing_is_kept(policy, live)
-
-    @_every_shape
-    def test_it_is_deterministic(self, draft_length: object, shape: EngineShape) -> None:
-        """The same requests at the same times lead to the same plans."""
-        if not getattr(fresh(draft_length), "is_deterministic", True):
-            pytest.skip("is_deterministic is False")
-        compare_plans(*(engine.serve(draft_length, shape, kind=_KIND).plans for _ in range(2)))
-
-    def test_time_per_step_is_reported(
-        self, draft_length: object, request: pytest.FixtureRequest
-    ) -> None:
-        """Report how long `choose` and `observe` take for 32 requests. There is no limit."""
-        policy, rng = cast(DraftLengthPolicy, fresh(draft_length)), random.Random(1)
-        requests = [_request(f"request-{i}") for i in range(32)]
-        seconds = [_one_step(policy, requests, rng) for _ in range(200)]
-        report_time(request, "choose() and observe()", statistics.median(seconds))
 
 
 def _one_step(policy: DraftLengthPolicy, requests: Sequence[Request], rng: random.Random) -> float:

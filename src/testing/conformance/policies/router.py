@@ -15,10 +15,12 @@ import pytest
 from ....core.contract.client import Load
 from ....core.contract.providers.routing import ReplicaView, Router
 from ....core.engine.blocks.pool import hash_chain, hash_root
-from ....core.request_options import RequestOptions
+from ....core.members import IS_DETERMINISTIC
+from ....core.requests.request_options import RequestOptions
 from ..hosting import fresh
 from ..kept_memory import check_nothing_is_kept
-from ..reporting import report_time
+from ..reporting import Report, report_time
+from ..suites import suite
 
 _BLOCK_SIZE = 16
 _NUM_BLOCKS = 64
@@ -35,66 +37,73 @@ class SampleRequest:
     block_size: int = _BLOCK_SIZE
 
 
+def check_it_chooses_a_replica_that_serves(router: object) -> None:
+    """The answer is the index of one of the replicas that serve, also if only some do."""
+    one, rng = _made(router), random.Random(1)
+    for number in range(200):
+        serving = sorted(rng.sample(range(_NUM_REPLICAS), rng.randint(1, _NUM_REPLICAS)))
+        chosen = one.route(_request(rng, number), _views(serving, rng))
+        assert chosen in serving, f"the replicas {serving} serve, the answer is {chosen!r}"
+
+
+def check_it_uses_every_replica(router: object) -> None:
+    """Different requests that run at the same time do not all go to the same replicas."""
+    one, rng = _made(router), random.Random(2)
+    counts = Counter(dict.fromkeys(range(_NUM_REPLICAS), 0))
+    for number in range(60):
+        counts[one.route(_request(rng, number), _views(range(_NUM_REPLICAS), counts))] += 1
+    idle = [index for index, count in sorted(counts.items()) if not count]
+    assert not idle, f"of 60 requests the replicas {idle} got none"
+
+
+def check_it_survives_the_loss_of_any_replica(router: object) -> None:
+    """`forget` takes replicas that got requests, got none, or were lost before."""
+    one, rng = _made(router), random.Random(3)
+    for number in range(50):
+        one.forget(rng.randrange(_NUM_REPLICAS + 1))
+        one.route(_request(rng, number), _views(range(_NUM_REPLICAS), rng))
+
+
+def check_its_memory_has_a_limit(router: object) -> None:
+    """A server may route requests for months, so a router's memory must be bounded."""
+    one, rng = _made(router), random.Random(4)
+
+    def live(name: str, number: int) -> None:
+        views = _views(range(_NUM_REPLICAS), rng)
+        one.route(_request(rng, number, session=name), views)
+
+    for number in range(300):  # first fill the router's records up to their limit
+        live(f"first-{number}", number)
+    check_nothing_is_kept(one, live)
+
+
+def check_it_is_deterministic(router: object) -> None:
+    """The same requests and loads lead to the same answers."""
+    if not IS_DETERMINISTIC.of(fresh(router)):
+        pytest.skip("is_deterministic is False")
+    first, second = _answers(_made(router)), _answers(_made(router))
+    assert first == second, "two runs with the same requests differ"
+
+
+def check_time_is_reported(router: object, report: Report) -> None:
+    """Report how long `route` takes for a prompt of 4,096 tokens. There is no limit."""
+    one, rng = _made(router), random.Random(6)
+    seconds = []
+    for number in range(50):
+        routed, views = _request(rng, number, num_blocks=256), _views(range(8), rng)
+        began = time.perf_counter()
+        one.route(routed, views)
+        seconds.append(time.perf_counter() - began)
+    report_time(report, "route()", statistics.median(seconds))
+
+
+@suite
 class RouterConformance:
     """The suite for a router.
 
     Subclass it as Test..., with a fixture `router` that returns a router, or a function that makes
     one.
     """
-
-    def test_it_chooses_a_replica_that_serves(self, router: object) -> None:
-        """The answer is the index of one of the replicas that serve, also if only some do."""
-        one, rng = _made(router), random.Random(1)
-        for number in range(200):
-            serving = sorted(rng.sample(range(_NUM_REPLICAS), rng.randint(1, _NUM_REPLICAS)))
-            chosen = one.route(_request(rng, number), _views(serving, rng))
-            assert chosen in serving, f"the replicas {serving} serve, the answer is {chosen!r}"
-
-    def test_it_uses_every_replica(self, router: object) -> None:
-        """Different requests that run at the same time do not all go to the same replicas."""
-        one, rng = _made(router), random.Random(2)
-        counts = Counter(dict.fromkeys(range(_NUM_REPLICAS), 0))
-        for number in range(60):
-            counts[one.route(_request(rng, number), _views(range(_NUM_REPLICAS), counts))] += 1
-        idle = [index for index, count in sorted(counts.items()) if not count]
-        assert not idle, f"of 60 requests the replicas {idle} got none"
-
-    def test_it_survives_the_loss_of_any_replica(self, router: object) -> None:
-        """`forget` takes replicas that got requests, got none, or were lost before."""
-        one, rng = _made(router), random.Random(3)
-        for number in range(50):
-            one.forget(rng.randrange(_NUM_REPLICAS + 1))
-            one.route(_request(rng, number), _views(range(_NUM_REPLICAS), rng))
-
-    def test_its_memory_has_a_limit(self, router: object) -> None:
-        """A server may route requests for months, so a router's memory must be bounded."""
-        one, rng = _made(router), random.Random(4)
-
-        def live(name: str, number: int) -> None:
-            views = _views(range(_NUM_REPLICAS), rng)
-            one.route(_request(rng, number, session=name), views)
-
-        for number in range(300):  # first fill the router's records up to their limit
-            live(f"first-{number}", number)
-        check_nothing_is_kept(one, live)
-
-    def test_it_is_deterministic(self, router: object) -> None:
-        """The same requests and loads lead to the same answers."""
-        if not getattr(fresh(router), "is_deterministic", True):
-            pytest.skip("is_deterministic is False")
-        first, second = _answers(_made(router)), _answers(_made(router))
-        assert first == second, "two runs with the same requests differ"
-
-    def test_time_is_reported(self, router: object, request: pytest.FixtureRequest) -> None:
-        """Report how long `route` takes for a prompt of 4,096 tokens. There is no limit."""
-        one, rng = _made(router), random.Random(6)
-        seconds = []
-        for number in range(50):
-            routed, views = _request(rng, number, num_blocks=256), _views(range(8), rng)
-            began = time.perf_counter()
-            one.route(routed, views)
-            seconds.append(time.perf_counter() - began)
-        report_time(request, "route()", statistics.median(seconds))
 
 
 def _made(given: object) -> Router:

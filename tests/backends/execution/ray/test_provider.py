@@ -14,7 +14,7 @@ from tokenmill.backends.execution.ray.provider import RayProvider
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.provider_options import build_options
 from tokenmill.core.errors import ConfigError, PluginError, UnavailableError
-from tokenmill.testing.conformance.executor.checks import make_spec
+from tokenmill.testing.conformance.executor.worker import make_spec
 
 
 def test_a_missing_package_is_a_reason_that_says_what_to_install(

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from tokenmill.backends.execution.workers.executor import MultiProcess
 from tokenmill.core.config import EngineConfig
-from tokenmill.core.processes.frames import receive, send
-from tokenmill.testing.conformance.executor.checks import make_spec
+from tokenmill.core.processes.channels.frames import receive, send
+from tokenmill.testing.conformance.executor.worker import make_spec
 
 
 def start(load_rank: str, size: int = 1, *, pipeline_parallel_size: int = 1) -> MultiProcess:

@@ -23,11 +23,11 @@ from tokenmill.backends.execution.workers.executor import MultiProcess
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError, DeviceError, EngineStoppedError
 from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.processes.channels.frames import receive
 from tokenmill.core.processes.child import spawn
-from tokenmill.core.processes.frames import receive
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.shell.local_engine import EngineParts, local_engine
-from tokenmill.testing.conformance.executor.checks import (
+from tokenmill.testing.conformance.executor.worker import (
     SEED,
     VOCAB_SIZE,
     decode_plan,

@@ -19,7 +19,7 @@ from tokenmill.backends.execution.workers.answers import WorkerStepError
 from tokenmill.backends.execution.workers.executor import MultiProcess
 from tokenmill.core.errors import DeviceError
 from tokenmill.core.interfaces import Executor
-from tokenmill.testing.conformance.executor.checks import SEED, VOCAB_SIZE, decode_plan, prompt_plan
+from tokenmill.testing.conformance.executor.worker import SEED, VOCAB_SIZE, decode_plan, prompt_plan
 from tokenmill.testing.simulated.executor import expected_tokens
 
 from . import targets

@@ -26,7 +26,7 @@ from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.packed import PackedWeights, WeightFormat, Weights
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.llm import LLM
 
 from .checkpoints import write_llama, write_tensors

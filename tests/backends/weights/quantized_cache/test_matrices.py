@@ -31,7 +31,7 @@ from tokenmill.backends.weights.quantized_cache.folder import list_models
 from tokenmill.backends.weights.quantized_on_load import QuantizedOnLoad
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
-from tokenmill.core.sampling_params import SamplingParams
+from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.llm import LLM
 
 CONFIG = replace(

@@ -25,8 +25,8 @@ from tokenmill.backends.execution.ray.provider import RayProvider
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError, DeviceError
 from tokenmill.core.interfaces import Executor
-from tokenmill.testing.conformance.executor.checks import decode_plan, make_spec, prompt_plan
 from tokenmill.testing.conformance.executor.suite import ExecutorConformance
+from tokenmill.testing.conformance.executor.worker import decode_plan, make_spec, prompt_plan
 
 if TYPE_CHECKING:  # it imports Ray, which the engine configures first
     from tokenmill.backends.execution.ray.executor import RayExecutor

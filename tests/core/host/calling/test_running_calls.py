@@ -6,7 +6,7 @@ from tokenmill.core.contract.plugin_info import Source
 from tokenmill.core.host.calling.failure_log import FailureLog
 from tokenmill.core.host.calling.guard import DECIDES, Guard
 from tokenmill.core.host.calling.running_calls import RunningCall, read_calls, show_calls
-from tokenmill.core.processes.board import private_board
+from tokenmill.core.processes.watching.board import private_board
 
 LOG = FailureLog(lambda event: None)
 

@@ -17,7 +17,7 @@ from tokenmill.core.errors import HookTimeoutError
 from tokenmill.core.host.calling import start_limit
 from tokenmill.core.host.calling.start_limit import StartLimit
 from tokenmill.core.log import event_fields
-from tokenmill.core.processes.stalls import Stall
+from tokenmill.core.processes.watching.stalls import Stall
 
 SOURCE = Source(plugin="slow", distribution="acme", version="1.0")
 
