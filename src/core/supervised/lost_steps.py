@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,12 +13,14 @@ from typing import Any
 import msgspec
 
 from ..processes.watching.last_steps import PlannedStep, StepTimes
+from .link import EngineLink, EngineSetup
 
 MAX_FILES = 10
 """Number of files that are kept, the last ones."""
 MAX_REQUESTS = 64
 """Maximum number of requests in the first line."""
-Steps = Sequence[tuple[PlannedStep, StepTimes | None]]
+WRITE_SECONDS = 2.0
+"""Time limit to write a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +39,42 @@ class LostEngine:
     """The requests of the steps that were not finished, each with the number of its tokens that are
     computed when they end."""
     num_open: int
-    steps: Steps
+    steps: Sequence[tuple[PlannedStep, StepTimes | None]]
 
 
-def write_lost_steps(folder: Path, lost: LostEngine) -> Path:
+async def save_last_steps(setup: EngineSetup, link: EngineLink, reason: str) -> dict[str, str]:
+    """Write the last steps of a lost engine. Returns fields of its log event: the file, or why
+    there is none."""
+    folder, shown = setup.lost_steps, link.board.last_steps
+    steps = [] if shown is None else shown.read()
+    if folder is None:
+        return {"no_last_steps": "there is no folder for them: set XDG_CACHE_HOME"}
+    if not steps:
+        has_log = setup.config.step_log_size
+        return {"no_last_steps": "it made no step" if has_log else "--step-log-size is 0"}
+    lost = LostEngine(
+        engine=setup.replica.index,
+        pid=link.pid,
+        reason=reason,
+        now=time.monotonic(),
+        time=datetime.now(UTC),
+        in_work=link.in_work,
+        num_open=len(link.at_end),
+        steps=steps,
+    )
+    try:
+        # A disk that hangs must not delay the next engine.
+        writing = asyncio.to_thread(_write, folder, lost)
+        return {"last_steps": str(await asyncio.wait_for(writing, WRITE_SECONDS))}
+    except TimeoutError:
+        return {"no_last_steps": f"{folder} was not written within {WRITE_SECONDS:g} s"}
+    except OSError as error:
+        return {"no_last_steps": f"{folder} cannot be written: {error.strerror or error}"}
+    except (ValueError, OverflowError) as error:  # a time that is none
+        return {"no_last_steps": f"the crash has damaged them: {error}"}
+
+
+def _write(folder: Path, lost: LostEngine) -> Path:
     """Write a file with a JSON object per line: the engine, and then its steps, the oldest first.
     Only the last files stay. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from ..contract.activity import Activity
 from ..contract.client import Load
@@ -21,7 +20,7 @@ from ..processes.watching.restarts import PERIOD, Restarts
 from ..processes.watching.stalls import Stall
 from .counters import SurvivingCounters
 from .link import IDLE, EngineLink, EngineSetup
-from .lost_steps import LostEngine, write_lost_steps
+from .lost_steps import save_last_steps
 from .messages import Ready, Report
 
 WATCH_SECONDS = 0.1
@@ -35,8 +34,6 @@ REPORT_SECONDS = 5.0
 """Time between two reports. A lost engine takes its counts since the last one with it."""
 ANSWER_SECONDS = 0.5
 """Time limit of a report. After it the last report is kept, because the engine may hang."""
-WRITE_SECONDS = 2.0
-"""Time limit to write the last steps of a lost engine."""
 TRACE_SECONDS = 5.0
 """Time limit of a trace, which may have millions of bytes."""
 START_SECONDS = 60.0
@@ -190,7 +187,8 @@ class EngineSupervisor:
     async def _keep_running(self) -> None:
         while self.link is not None:
             reason = await self._watch_until_lost(self.link)
-            self._note_loss(self.link, reason, await self._write_last_steps(self.link, reason))
+            file = await save_last_steps(self._setup, self.link, reason)
+            self._note_loss(self.link, reason, file)
             if not (self.restarts_engines and await self._restart(reason)):
                 return
 
@@ -229,37 +227,6 @@ class EngineSupervisor:
             await asyncio.sleep(REPORT_SECONDS)
             link.note_oom_kills()
             await self.refresh()
-
-    async def _write_last_steps(self, link: EngineLink, reason: str) -> dict[str, str]:
-        """Write the last steps of a lost engine into a file. Returns fields of the log event: the
-        file, or why there is none."""
-        folder, shown = self._setup.lost_steps, link.board.last_steps
-        steps = [] if shown is None else shown.read()
-        if folder is None:
-            return {"no_last_steps": "there is no folder for them: set XDG_CACHE_HOME"}
-        if not steps:
-            has_log = self._setup.config.step_log_size
-            return {"no_last_steps": "it made no step" if has_log else "--step-log-size is 0"}
-        lost = LostEngine(
-            engine=self._setup.replica.index,
-            pid=link.pid,
-            reason=reason,
-            now=time.monotonic(),
-            time=datetime.now(UTC),
-            in_work=link.in_work,
-            num_open=len(link.at_end),
-            steps=steps,
-        )
-        try:
-            # A disk that hangs must not delay the next engine.
-            writing = asyncio.to_thread(write_lost_steps, folder, lost)
-            return {"last_steps": str(await asyncio.wait_for(writing, WRITE_SECONDS))}
-        except TimeoutError:
-            return {"no_last_steps": f"{folder} was not written within {WRITE_SECONDS:g} s"}
-        except OSError as error:
-            return {"no_last_steps": f"{folder} cannot be written: {error.strerror or error}"}
-        except (ValueError, OverflowError) as error:  # a time that is none
-            return {"no_last_steps": f"the crash has damaged them: {error}"}
 
     def _note_loss(self, link: EngineLink, reason: str, file: dict[str, str]) -> None:
         log.error("engine_lost", reason=reason, pid=link.pid, num_requests=len(link.at_end), **file)

@@ -140,6 +140,27 @@ def test_a_preemption_lasts_until_the_tokens_are_computed_again() -> None:
     assert found.causes[0] == ("preempted", 4.0)
 
 
+def test_a_preemption_by_swapping_lasts_until_the_request_comes_back() -> None:
+    bench = Clock(
+        num_blocks=8,
+        num_host_blocks=8,
+        preemption_mode="swap",
+        scheduling_policy="priority",
+        max_num_batched_tokens=16,
+    )
+    bench.ask("victim", 14, max_tokens=3, priority=5)
+    bench.take(1.0)
+    bench.ask("urgent", 28)
+    for _ in range(2):
+        bench.take(1.0)
+    for _ in range(2):
+        bench.take(0.5)
+    found = bench.why("victim")
+    assert [one.mode for one in found.preemptions] == ["swap"]
+    assert found.preempted == 2.0 and found.decode_alone == 1.0
+    assert not any(found.waiting.values())
+
+
 def test_a_prompt_between_two_tokens_is_the_cause_of_the_gap() -> None:
     bench = Clock(max_num_batched_tokens=16)
     bench.ask("a", 4, max_tokens=9)

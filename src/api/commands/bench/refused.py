@@ -18,7 +18,7 @@ REFUSED: Mapping[str, str] = {
     "--plot-timeline": _PLOTS,
     "--timeline-itl-thresholds": _PLOTS,
     "--plot-dataset-stats": _PLOTS,
-    "--profile": "use the server's own profiler",
+    "--profile": "run `tokenmill trace` against the server meanwhile",
     "--append-result": "use --save-result with a --result-filename of its own for each run",
     "--no-stream": "only streamed answers have times per token",
     "--enable-multimodal-chat": _IMAGES,

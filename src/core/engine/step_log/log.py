@@ -157,10 +157,8 @@ class StepLog:
         if result is None:
             self._note_failure(opened.plan.step_id, now)
         for engine_id in [*self._redoing]:
-            ledger = self._live[engine_id]
-            if ledger.request and ledger.request.num_computed_tokens >= ledger.redo_until:
-                ledger.recover(now)
-                self._redoing.discard(engine_id)
+            if engine_id not in self._idle:  # a swapped one keeps its tokens, and has to come back
+                self._recover(engine_id, now)
         for engine_id in [*self._prompting]:
             ledger = self._live[engine_id]
             if ledger.request and ledger.request.first_token_time is not None:
@@ -243,10 +241,19 @@ class StepLog:
     def _compute(self, engine_id: str, now: float) -> None:
         ledger = self._idle.pop(engine_id)
         ledger.compute(now)
+        if engine_id in self._redoing:
+            self._recover(engine_id, now)
         self._refused.discard(engine_id)
         self._siblings.pop(engine_id, None)
         if not ledger.has_token:
             self._prompting.add(engine_id)
+
+    def _recover(self, engine_id: str, now: float) -> None:
+        """End a preemption whose tokens are computed again."""
+        ledger = self._live[engine_id]
+        if ledger.request and ledger.request.num_computed_tokens >= ledger.redo_until:
+            ledger.recover(now)
+            self._redoing.discard(engine_id)
 
     def _stop(self, engine_id: str, limit: Limit, now: float) -> None:
         ledger = self._live[engine_id]
