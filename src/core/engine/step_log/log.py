@@ -21,7 +21,7 @@ from ..queues import RequestQueues
 from ..request import Request, RequestStatus
 from ..step import PendingPreemption, Step
 from .explaining import explain
-from .ledger import MAX_HOLDERS, Ledger, Meters, PluginSeconds, QueueMeter, no_plugins
+from .ledger import MAX_HOLDERS, NO_HOOKS, HookTimes, Ledger, Meters, QueueMeter
 from .steps import LoggedStep, Ring
 
 MAX_STEPS = 200
@@ -40,11 +40,11 @@ class StepLog:
         max_bytes: int,
         queues: RequestQueues,
         pool: BlockPool,
-        plugin_seconds: PluginSeconds = no_plugins,
+        hook_times: HookTimes = NO_HOOKS,
     ) -> None:
         self.ring = Ring(max_bytes)
         self._queues, self._pool = queues, pool
-        self._meters = Meters(read_plugins=plugin_seconds)
+        self._meters = Meters(hook_times, hook_times.read())
         self._queue = QueueMeter()
         self._live: dict[str, Ledger] = {}
         self._idle: dict[str, Ledger] = {}
@@ -67,7 +67,6 @@ class StepLog:
         self._holders: tuple[str, ...] = ()
         self._holders_step = -HOLDERS_STEPS
         self._num_taken = self._num_freed = 0
-        self._hooks: Sequence[tuple[str, float]] = ()
 
     # Requests
 
@@ -219,17 +218,12 @@ class StepLog:
         since = now - seconds
         newer = takewhile(lambda step: step.committed_at >= since, self.ring.steps)
         steps = [*reversed([*islice(newer, MAX_TRACED)]), *self._open.values()]
-        before = [None, *(step.engine_ids for step in steps)]
+        pairs = zip(steps, [None, *steps], strict=False)  # each with the one before it
         ended = [one for one in self.ring.ended if (one.ended_at or now) >= since]
         return Trace(
             since=since,
             until=now,
-            steps=tuple(
-                [
-                    step.trace(shares_ids=step.engine_ids is ids)
-                    for step, ids in zip(steps, before, strict=False)
-                ]
-            ),
+            steps=tuple([step.trace(before, self._meters.times) for step, before in pairs]),
             requests=tuple([one.trace(now) for one in (*ended, *self._live.values())]),
         )
 
@@ -378,9 +372,7 @@ class StepLog:
         record.num_blocks_freed = pool.num_freed - self._num_freed
         self._num_taken, self._num_freed = pool.num_taken, pool.num_freed
         self._meters.read(now)
-        before, self._hooks = self._hooks, self._meters.plugins
-        totals = zip(before, self._hooks, strict=False)  # none before the first step
-        record.hooks = tuple([(name, new - old) for (_, old), (name, new) in totals if new != old])
+        record.by_hook = self._meters.by_hook
         self._closed = record
         self.ring.add_step(record)
 
