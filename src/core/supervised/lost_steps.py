@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from ..processes.watching.last_steps import PlannedStep, StepTimes
+from ..processes.watching.last_steps import FinishedStep, PlannedStep
 
 MAX_FILES = 10
 """Number of files that are kept, the last ones."""
 MAX_REQUESTS = 64
 """Maximum number of requests in the first line."""
-Steps = Sequence[tuple[PlannedStep, StepTimes | None]]
+Steps = Sequence[tuple[PlannedStep, FinishedStep | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def _lines(lost: LostEngine) -> Iterator[dict[str, Any]]:
         yield _step(lost, step, times)
 
 
-def _step(lost: LostEngine, step: PlannedStep, times: StepTimes | None) -> dict[str, Any]:
+def _step(lost: LostEngine, step: PlannedStep, times: FinishedStep | None) -> dict[str, Any]:
     planned_at = datetime.fromtimestamp(lost.time.timestamp() - (lost.now - step.planned_at), UTC)
     found: dict[str, Any] = {"step": step.step_id, "time": planned_at}
     if times is None:

@@ -13,7 +13,7 @@ import time
 from tokenmill.core.processes.channels.frames import receive, send
 from tokenmill.core.processes.child import spawn
 from tokenmill.core.processes.watching.board import receive_board
-from tokenmill.core.processes.watching.last_steps import MAX_STEPS, PlannedStep, StepTimes
+from tokenmill.core.processes.watching.last_steps import MAX_STEPS, PlannedStep
 
 
 def echo(sock: socket.socket) -> None:
@@ -58,7 +58,7 @@ def show_steps(sock: socket.socket) -> None:
     for step_id in range(6 + MAX_STEPS):
         steps.launch(planned_step(step_id))
         if step_id < 5 + MAX_STEPS:
-            steps.finish(step_id, StepTimes(0.1, 1.0, 2.0, 2.5, 0.2, False))
+            steps.finish(step_id, 0.1, 1.0, 2.0, 2.5, 0.2, False)
     send(sock, b"shown")
     echo(sock)
 

@@ -60,7 +60,7 @@ class StepLog:
         self._redoing: set[str] = set()
         """Requests that have not recovered from a preemption."""
         self._open: dict[int, LoggedStep] = {}
-        self._closed: LoggedStep | None = None
+        self.closed: LoggedStep | None = None
         """The last step whose result was applied."""
         self._last_ids: tuple[str, ...] = ()
         self._last_commit = 0.0
@@ -186,8 +186,8 @@ class StepLog:
 
     def time_commit(self, step_id: int, seconds: float) -> None:
         """Note how long it took to commit the last step."""
-        if self._closed is not None and self._closed.step_id == step_id:
-            self._closed.commit_seconds = seconds
+        if self.closed is not None and self.closed.step_id == step_id:
+            self.closed.commit_seconds = seconds
 
     # Reports
 
@@ -205,7 +205,7 @@ class StepLog:
     @property
     def last_step(self) -> int:
         """Number of the last step whose result was applied; -1 if there was none."""
-        return -1 if self._closed is None else self._closed.step_id
+        return -1 if self.closed is None else self.closed.step_id
 
     def activity(self, after_step: int) -> tuple[StepActivity, ...]:
         """The last steps after a step, the oldest first."""
@@ -373,7 +373,7 @@ class StepLog:
         self._num_taken, self._num_freed = pool.num_taken, pool.num_freed
         self._meters.read(now)
         record.by_hook = self._meters.by_hook
-        self._closed = record
+        self.closed = record
         self.ring.add_step(record)
 
 

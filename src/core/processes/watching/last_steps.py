@@ -35,7 +35,7 @@ class PlannedStep(msgspec.Struct, array_like=True, frozen=True):
     """The first MAX_NAMED requests that lost their blocks, to make room in it."""
 
 
-class StepTimes(msgspec.Struct, frozen=True):
+class FinishedStep(msgspec.Struct, frozen=True):
     """The facts about a step that are known when it is finished. Times as in PlannedStep."""
 
     plan_seconds: float
@@ -71,24 +71,14 @@ class LastSteps:
         slot[_LENGTH.size : _LENGTH.size + len(data)] = data
         _LENGTH.pack_into(slot, 0, len(data))
 
-    def finish(self, step_id: int, times: StepTimes) -> None:
-        """Note that a step is finished."""
+    def finish(self, step_id: int, *times: float) -> None:
+        """Note that a step is finished. `times`: the fields of FinishedStep, in their order."""
         slot = self._slots[step_id % MAX_STEPS]
-        _TIMES.pack_into(
-            slot,
-            SLOT_BYTES - _TIMES.size,
-            step_id,
-            times.plan_seconds,
-            times.device_from,
-            times.device_to,
-            times.committed_at,
-            times.commit_seconds,
-            times.raised,
-        )
+        _TIMES.pack_into(slot, SLOT_BYTES - _TIMES.size, step_id, *times)
 
     # Its parent reads
 
-    def read(self) -> list[tuple[PlannedStep, StepTimes | None]]:
+    def read(self) -> list[tuple[PlannedStep, FinishedStep | None]]:
         """The steps, the oldest first; without times: it was not finished. A step that was being
         written when the process ended, or that a crash has damaged, is left out."""
         found = []
@@ -101,5 +91,5 @@ class LastSteps:
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
             step_id, *times = _TIMES.unpack_from(slot, SLOT_BYTES - _TIMES.size)
-            found.append((step, StepTimes(*times) if step_id == step.step_id else None))
+            found.append((step, FinishedStep(*times) if step_id == step.step_id else None))
         return sorted(found, key=lambda one: one[0].step_id)

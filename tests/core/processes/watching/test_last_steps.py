@@ -6,6 +6,7 @@ import os
 import random
 import signal
 
+import msgspec
 import pytest
 
 from tokenmill.core.processes.channels.frames import receive
@@ -16,15 +17,15 @@ from tokenmill.core.processes.watching.last_steps import (
     MAX_NAMED,
     MAX_STEPS,
     SLOT_BYTES,
+    FinishedStep,
     LastSteps,
     PlannedStep,
-    StepTimes,
 )
 
 from .. import targets
 from ..targets import planned_step
 
-TIMES = StepTimes(0.1, 1.0, 2.0, 2.5, 0.25, False)
+TIMES = FinishedStep(0.1, 1.0, 2.0, 2.5, 0.25, False)
 
 
 def test_a_parent_reads_the_last_steps_of_a_killed_process() -> None:
@@ -44,7 +45,7 @@ def test_a_step_that_takes_the_place_of_an_older_one_has_not_its_times() -> None
     assert steps.read() == []
     steps.launch(planned_step(5))
     assert steps.read() == [(planned_step(5), None)]
-    steps.finish(5, TIMES)
+    steps.finish(5, *msgspec.structs.astuple(TIMES))
     assert steps.read() == [(planned_step(5), TIMES)]
     steps.launch(planned_step(5 + MAX_STEPS))
     assert steps.read() == [(planned_step(5 + MAX_STEPS), None)]
