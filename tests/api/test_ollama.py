@@ -139,6 +139,8 @@ def test_a_request_without_messages_or_prompt_loads_the_model(server: Server) ->
     for path in ("/api/chat", "/api/generate"):
         found = http.post(path, json={"model": "m", "keep_alive": 0}).json()
         assert found["done"] and found["done_reason"] == "load"
+        lost = http.post(path, json={"model": "other"})
+        assert lost.status_code == 404 and "other" in lost.json()["error"]
 
 
 def test_models_are_listed_and_shown(server: Server) -> None:
