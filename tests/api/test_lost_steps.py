@@ -81,6 +81,7 @@ async def test_without_a_step_log_or_a_folder_there_is_no_file(
 async def test_only_the_last_files_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(MAX_FILES + 2):
         (tmp_path / f"20200101T0000{number:02}-engine0-pid1.jsonl").touch()
+    (tmp_path / "20200101T000000-engine0-pid1.jsonl.partial").touch()
     (tmp_path / "notes.txt").touch()
     event = await lose(caplog, "C", lost_steps=tmp_path)
     names = names_in(tmp_path)

@@ -28,6 +28,7 @@ class Call:
         self._prefix = prefix
         self._context = context_of(request)
         self._chats: list[Chat] = []
+        self._is_over = False
 
     @property
     def model(self) -> ServedModel:
@@ -39,14 +40,18 @@ class Call:
         name_ignored(self._request.scope, fields)
 
     async def chat(self, chat: RouteChat) -> Answer:
-        """Admit a chat, and return its answer."""
+        """Admit a chat, and return its answer. Raises PluginError after the call has ended."""
         read = partial(chat_request, self._context.parsers)
         started = await start_chat(self._request, read, chat, self._prefix, chat.names)
         self._chats.append(started)
+        if self._is_over:  # a task of the handler has outlived it
+            await self.aclose()
+            raise PluginError("a chat was started after the end of its call")
         return Answer(self._request, started, chat.is_streamed)
 
     async def aclose(self) -> None:
-        """Abort the chats that have not ended."""
+        """Abort the chats that have not ended, and those that are started later."""
+        self._is_over = True
         for chat in self._chats:
             await chat.requests.aclose()
 
