@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...engine.step_log.log import StepLog
-from ...processes.watching.last_steps import MAX_NAMED, LastSteps, PlannedStep
+from ...processes.watching.last_steps import LastSteps
 
 
 class ShownSteps:
@@ -16,18 +16,16 @@ class ShownSteps:
         """Show a step that is launched."""
         record = self._log.opened(step_id)
         self._shown.launch(
-            PlannedStep(
-                record.step_id,
-                record.planned_at,
-                len(record.engine_ids),
-                record.num_tokens,
-                sum([count for _, count in record.prompts]) if record.prompts else 0,
-                sum(record.num_drafts),
-                record.num_running,
-                record.num_waiting,
-                record.engine_ids[:MAX_NAMED],
-                record.preempted[:MAX_NAMED],
-            )
+            record.engine_ids,
+            record.preempted,
+            step_id,
+            record.planned_at,
+            len(record.engine_ids),
+            record.num_tokens,
+            sum([count for _, count in record.prompts]) if record.prompts else 0,
+            sum(record.num_drafts),
+            record.num_running,
+            record.num_waiting,
         )
 
     def finish(self) -> None:
