@@ -190,7 +190,11 @@ class EngineSupervisor:
     async def _keep_running(self) -> None:
         while self.link is not None:
             reason = await self._watch_until_lost(self.link)
-            self._note_loss(self.link, reason, await self._write_last_steps(self.link, reason))
+            file = {"no_last_steps": "the server ended first"}
+            try:
+                file = await self._write_last_steps(self.link, reason)
+            finally:  # a server that ends now says so, too
+                self._note_loss(self.link, reason, file)
             if not (self.restarts_engines and await self._restart(reason)):
                 return
 
