@@ -40,7 +40,7 @@ class LostEngine:
 
 def write_lost_steps(folder: Path, lost: LostEngine) -> Path:
     """Write a file with a JSON object per line: the engine, and then its steps, the oldest first.
-    Only the last files stay, also of those that a full disk cut off. Raises OSError."""
+    Only the last files stay; one that a full disk has cut off counts. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     name = f"{lost.time:%Y%m%dT%H%M%S.%f}-engine{lost.engine}-pid{lost.pid}.jsonl"
     path, partial = folder / name, folder / f"{name}.partial"

@@ -35,7 +35,7 @@ class HookTimes:
 
 
 NO_HOOKS = HookTimes((), tuple)
-"""Those of an engine whose hooks are not timed, such as a simulated one."""
+"""The times of an engine whose hooks are not timed, such as a simulated one."""
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,7 @@ STEP_BYTES = 500
 PAIR_BYTES, ITEM_BYTES = 100, 8
 """Size of a pair in a tuple, and of another item."""
 HOOK_BYTES = 16
-"""Size of a hook's seconds. Those of hooks that did not run share the number of the step before."""
+"""Size of the seconds of a hook. A hook that did not run shares the object of the step before."""
 LEDGER_BYTES = 2600
 """Size of a ledger with its dictionaries and ids."""
 
