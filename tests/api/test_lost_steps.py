@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tokenmill.core.errors import EngineStoppedError
 from tokenmill.core.requests.sampling_params import SamplingParams
+from tokenmill.core.supervised import supervisor
 from tokenmill.core.supervised.lost_steps import MAX_FILES
 
 from ..core.shell.test_engine_shell import in_event_loop
@@ -78,9 +80,36 @@ async def test_without_a_step_log_or_a_folder_there_is_no_file(
 
 
 @in_event_loop
+async def test_a_server_that_ends_while_a_disk_hangs_logs_the_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over, begun = threading.Event(), threading.Event()
+
+    def hang(folder: Path, lost: object) -> Path:
+        begun.set()
+        is_over.wait()
+        return folder
+
+    monkeypatch.setattr(supervisor, "write_lost_steps", hang)
+    monkeypatch.setattr(supervisor, "WRITE_SECONDS", 600.0)
+    try:
+        async with toy_process(lost_steps=tmp_path) as engine:
+            with pytest.raises(EngineStoppedError):
+                async for _ in engine.generate([ord("C"), 2, 3], FEW):
+                    pass
+            await until(begun.is_set)
+            assert not [r for r in caplog.records if r.msg == "engine_lost"]
+    finally:
+        is_over.set()
+    [event] = [vars(r) for r in caplog.records if r.msg == "engine_lost"]
+    assert event["no_last_steps"] == "the server ended first"
+
+
+@in_event_loop
 async def test_only_the_last_files_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(MAX_FILES + 2):
         (tmp_path / f"20200101T0000{number:02}-engine0-pid1.jsonl").touch()
+    (tmp_path / "20200101T000000-engine0-pid1.jsonl.partial").touch()
     (tmp_path / "notes.txt").touch()
     event = await lose(caplog, "C", lost_steps=tmp_path)
     names = names_in(tmp_path)

@@ -120,7 +120,10 @@ def test_tool_calls_come_with_their_arguments_and_go_back_without_ids(server: Se
     ask = {"model": "m", "messages": history, "tools": [TOOL], "stream": False}
     assert http.post("/api/chat", json=ask).json()["message"]["content"] == SAYS
     wrong = chat(http, "Hi", tools=[{"function": {}}])
-    assert wrong.status_code == 400 and "tools: " in wrong.json()["error"]
+    assert wrong.status_code == 400
+    assert wrong.json()["error"] == "tools[0].function.name is missing"
+    wrong = chat(http, "Hi", tools=[{"function": {"name": "a b"}}])
+    assert wrong.json()["error"].startswith("tools[0].function.name must be a string")
 
 
 def test_thinking_is_apart_from_content(server: Server) -> None:
@@ -139,6 +142,8 @@ def test_a_request_without_messages_or_prompt_loads_the_model(server: Server) ->
     for path in ("/api/chat", "/api/generate"):
         found = http.post(path, json={"model": "m", "keep_alive": 0}).json()
         assert found["done"] and found["done_reason"] == "load"
+        lost = http.post(path, json={"model": "other"})
+        assert lost.status_code == 404 and "other" in lost.json()["error"]
 
 
 def test_models_are_listed_and_shown(server: Server) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -111,3 +112,4 @@ def test_a_fingerprint_stays_after_a_restart_and_changes_with_the_settings() -> 
             return found
 
     assert fingerprint() == fingerprint() != fingerprint(max_num_seqs=3)
+    assert fingerprint(model="folder") == fingerprint(model=Path("folder"))

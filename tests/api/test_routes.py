@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ async def ask(call, body):
         return "text"
     if body.act == "waits":
         await asyncio.sleep(3600)
+    if body.act == "outlives":
+        task = asyncio.create_task(start_late(call, messages))
+        return RouteAnswer(body=late)
     if body.act == "temperature":
         await call.chat(RouteChat(
             model=None, messages=messages, sampling={"temperature": -1}, is_streamed=False,
@@ -52,6 +56,15 @@ async def ask(call, body):
     if body.act == "whole":
         return RouteAnswer(body=["".join([d.text async for d in answer]), answer.end.num_tokens])
     return RouteStream(pieces=pieces(answer, body), media_type="text/plain")
+
+late = []
+
+async def start_late(call, messages):
+    await asyncio.sleep(0.05)
+    try:
+        await call.chat(RouteChat(model=None, messages=messages, is_streamed=True))
+    except Exception as error:
+        late.append(str(error))
 
 async def pieces(answer, body):
     async for delta in answer:
@@ -146,6 +159,13 @@ def test_a_handler_that_waits_ends_when_its_client_leaves(asking: httpx.Client) 
     assert ask(asking, "whole").status_code == 200
     found = asking.get("/plugins").json()["hooks"]
     assert not any(one["failures"] for one in found if one["plugin"] == "asking")
+
+
+def test_a_task_that_outlives_its_handler_starts_no_chat(asking: httpx.Client) -> None:
+    assert ask(asking, "outlives").json() == []
+    while not (found := ask(asking, "outlives").json()):
+        time.sleep(0.02)
+    assert "after the end of its call" in found[0]
 
 
 def test_keys_and_their_limits_hold(packages: Packages, tmp_path: Path) -> None:

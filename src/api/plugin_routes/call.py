@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
@@ -14,6 +15,7 @@ from ...core.errors import PluginError
 from ..chat.reading import Finished
 from ..chat.start import Chat, start_chat
 from ..http.ignored_fields import name_ignored
+from ..http.request_id import name_request, request_id_of
 from ..serving.answers import LONG_ANSWER, final_outputs
 from ..serving.context import AppContext, context_of
 from .chats import chat_request
@@ -28,6 +30,7 @@ class Call:
         self._prefix = prefix
         self._context = context_of(request)
         self._chats: list[Chat] = []
+        self._is_over = False
 
     @property
     def model(self) -> ServedModel:
@@ -39,14 +42,24 @@ class Call:
         name_ignored(self._request.scope, fields)
 
     async def chat(self, chat: RouteChat) -> Answer:
-        """Admit a chat, and return its answer."""
+        """Admit a chat, and return its answer. Raises PluginError after the call has ended."""
+        # In a task of its own, the server's work does not count as the time of the handler.
+        started = await asyncio.create_task(self._start(chat))
+        name_request(self._request.scope, request_id_of(self._request.scope))  # in this task
+        return Answer(self._request, started, chat.is_streamed)
+
+    async def _start(self, chat: RouteChat) -> Chat:
         read = partial(chat_request, self._context.parsers)
         started = await start_chat(self._request, read, chat, self._prefix, chat.names)
         self._chats.append(started)
-        return Answer(self._request, started, chat.is_streamed)
+        if self._is_over:  # a task of the handler has outlived it
+            await self.aclose()
+            raise PluginError("a chat was started after the end of its call")
+        return started
 
     async def aclose(self) -> None:
-        """Abort the chats that have not ended."""
+        """Abort the chats that have not ended, and those that are started later."""
+        self._is_over = True
         for chat in self._chats:
             await chat.requests.aclose()
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...core.contract.providers.http_routes import RouteChat
+from ...core.wording.value_errors import explain_value
 from ..chat.conversation import Conversation
 from ..chat.grammar_fields import GrammarFields
 from ..chat.messages import ChatMessage, tool_call
@@ -60,7 +61,8 @@ def _read(values: Sequence[object], kind: type[T], param: str) -> list[T]:
     try:
         return msgspec.convert(values, list[kind], strict=False)  # type: ignore[valid-type]
     except msgspec.ValidationError as error:
-        raise APIError(400, f"{param}: {error}", param=param) from error
+        text = explain_value(error, list[kind])[1]  # type: ignore[valid-type]
+        raise APIError(400, f"{param}{text}", param=param) from error
 
 
 def _tools(tools: Sequence[_Tool]) -> ToolUse:

@@ -30,7 +30,9 @@ def system_fingerprint(engine: EngineClient) -> str:
         info.attention_backend,
         info.linear_backend,
     )
-    digest = hashlib.blake2b(msgspec.json.encode(facts, order="sorted")).hexdigest()
+    # Programs may give a Path or a torch.dtype as a setting.
+    text = msgspec.json.encode(facts, enc_hook=str, order="sorted")
+    digest = hashlib.blake2b(text).hexdigest()
     sizes = {
         "tp": config.tensor_parallel_size,
         "pp": config.pipeline_parallel_size,

@@ -32,12 +32,16 @@ async def trace(request: Request) -> Response:
             f"seconds must be above 0 and at most {MAX_SECONDS:g}, got {given!r}",
             param="seconds",
         )
-    return await _trace(context_of(request), seconds)
+    context = context_of(request)
+    _check_log(context)
+    return await _trace(context, seconds)
 
 
 async def start_profile(request: Request) -> Response:
     """Note where the trace of the next /stop_profile begins."""
-    profile = context_of(request).profile
+    context = context_of(request)
+    _check_log(context)
+    profile = context.profile
     if profile.began is not None:
         raise APIError(409, "a profile is running: POST /stop_profile ends it")
     profile.began = time.monotonic()
@@ -53,10 +57,13 @@ async def stop_profile(request: Request) -> Response:
     return await _trace(context, time.monotonic() - began)
 
 
+def _check_log(context: AppContext) -> None:
+    if not context.engine.config.step_log_size:
+        raise APIError(404, "there is no step log: the server runs with --step-log-size 0")
+
+
 async def _trace(context: AppContext, seconds: float) -> Response:
     engine = context.engine
-    if not engine.config.step_log_size:
-        raise APIError(404, "there is no step log: the server runs with --step-log-size 0")
     found = await engine.trace(seconds)
     if not found:
         raise APIError(503, "no engine answers: it hangs or is being started", retry_after=5.0)

@@ -38,7 +38,8 @@ class TracedStep:
     num_running: int
     num_waiting: int
     hooks: tuple[tuple[str, float], ...]
-    """Seconds of the plugins' hooks that delayed the engine since the step before it."""
+    """Seconds of the plugins' hooks that delayed the engine since the step before it. The first
+    step of a trace has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

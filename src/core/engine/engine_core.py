@@ -33,7 +33,7 @@ from .statistics import (
     describe_refused,
 )
 from .step import StepLimits
-from .step_log.ledger import PluginSeconds, no_plugins
+from .step_log.ledger import NO_HOOKS, HookTimes
 from .step_log.log import StepLog
 from .suspects import Suspects
 
@@ -63,10 +63,10 @@ class EngineCore:
         num_stages: int = 1,
         speculation: SpeculationLimits | None = None,
         step_log_size: int = 0,
-        plugin_seconds: PluginSeconds = no_plugins,
+        hook_times: HookTimes = NO_HOOKS,
     ) -> None:
         """`kv_windows`, `num_stages`: see ModelInfo. `speculation` None: there are no drafts.
-        `step_log_size`: in bytes, 0: no step log; `plugin_seconds`: for the step log."""
+        `step_log_size`: in bytes, 0: no step log; `hook_times`: for the step log."""
         self.max_model_len = max_model_len
         self.pool = BlockPool(num_blocks, block_size, kv_windows)
         self.host_pool = BlockPool(num_host_blocks, block_size)
@@ -84,9 +84,7 @@ class EngineCore:
         )
         self._queues = RequestQueues()
         self.log = (
-            StepLog(step_log_size, self._queues, self.pool, plugin_seconds)
-            if step_log_size
-            else None
+            StepLog(step_log_size, self._queues, self.pool, hook_times) if step_log_size else None
         )
         suspects = Suspects()
         ended: list[str] = []

@@ -116,11 +116,7 @@ class PluginHost:
             *(guard for observers in self._events.values() for guard in observers.guards),
             *self._metrics.guards,
         )
-        self._delaying = [
-            (f"{guard.source.plugin} ({guard.hook})", guard)
-            for guard in self._guards
-            if guard.is_on_engine_thread
-        ]
+        self._delaying = [guard for guard in self._guards if guard.is_on_engine_thread]
 
     @classmethod
     def load(
@@ -331,10 +327,14 @@ class PluginHost:
         """Calls, seconds and failures since the start, per plugin and hook."""
         return add_stats(guard.stats for guard in self.guards)
 
-    def seconds_by_hook(self) -> list[tuple[str, float]]:
-        """Seconds since the start of each hook that delays steps, by the names of plugin and hook.
-        It takes a few microseconds."""
-        return [(name, guard.seconds) for name, guard in self._delaying]
+    @property
+    def delaying_hooks(self) -> tuple[str, ...]:
+        """The hooks that delay steps, by the names of plugin and hook."""
+        return tuple(f"{guard.source.plugin} ({guard.hook})" for guard in self._delaying)
+
+    def seconds_by_hook(self) -> tuple[float, ...]:
+        """Seconds of each of these hooks since the start. The step log reads it in every step."""
+        return tuple([guard.seconds for guard in self._delaying])
 
     def _source(self, slot: str) -> Source:
         return self._built.choices[slot].provider.source

@@ -8,6 +8,7 @@ from ..config import EngineConfig
 from ..contract.providers.speculation import SpeculationLimits
 from ..engine.engine_core import EngineCore
 from ..engine.step import StepLimits
+from ..engine.step_log.ledger import HookTimes
 from ..errors import ConfigError
 from ..host.plugin_host import PluginHost
 from ..interfaces import ModelInfo
@@ -87,7 +88,7 @@ def make_core(
         num_stages=info.num_stages,
         speculation=_limit_drafts(plugins, info),
         step_log_size=config.step_log_size,
-        plugin_seconds=plugins.seconds_by_hook,
+        hook_times=HookTimes(plugins.delaying_hooks, plugins.seconds_by_hook),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ..processes.watching.last_steps import PlannedStep, StepTimes
+from ..processes.watching.last_steps import FinishedStep, PlannedStep
 from .link import EngineLink, EngineSetup
 
 MAX_FILES = 10
@@ -39,7 +39,7 @@ class LostEngine:
     """The requests of the steps that were not finished, each with the number of its tokens that are
     computed when they end."""
     num_open: int
-    steps: Sequence[tuple[PlannedStep, StepTimes | None]]
+    steps: Sequence[tuple[PlannedStep, FinishedStep | None]]
 
 
 async def save_last_steps(setup: EngineSetup, link: EngineLink, reason: str) -> dict[str, str]:
@@ -76,13 +76,13 @@ async def save_last_steps(setup: EngineSetup, link: EngineLink, reason: str) -> 
 
 def _write(folder: Path, lost: LostEngine) -> Path:
     """Write a file with a JSON object per line: the engine, and then its steps, the oldest first.
-    Only the last files stay. Raises OSError."""
+    Only the last files stay; one that a full disk has cut off counts. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     name = f"{lost.time:%Y%m%dT%H%M%S.%f}-engine{lost.engine}-pid{lost.pid}.jsonl"
     path, partial = folder / name, folder / f"{name}.partial"
     partial.write_bytes(msgspec.json.Encoder().encode_lines(_lines(lost)))
     partial.replace(path)
-    for old in sorted(folder.glob("*.jsonl"))[:-MAX_FILES]:
+    for old in sorted(folder.glob("*.jsonl*"))[:-MAX_FILES]:
         old.unlink(missing_ok=True)
     return path
 
@@ -104,7 +104,7 @@ def _lines(lost: LostEngine) -> Iterator[dict[str, Any]]:
         yield _step(lost, step, times)
 
 
-def _step(lost: LostEngine, step: PlannedStep, times: StepTimes | None) -> dict[str, Any]:
+def _step(lost: LostEngine, step: PlannedStep, times: FinishedStep | None) -> dict[str, Any]:
     planned_at = datetime.fromtimestamp(lost.time.timestamp() - (lost.now - step.planned_at), UTC)
     found: dict[str, Any] = {"step": step.step_id, "time": planned_at}
     if times is None:

@@ -187,8 +187,11 @@ class EngineSupervisor:
     async def _keep_running(self) -> None:
         while self.link is not None:
             reason = await self._watch_until_lost(self.link)
-            file = await save_last_steps(self._setup, self.link, reason)
-            self._note_loss(self.link, reason, file)
+            file = {"no_last_steps": "the server ended first"}
+            try:
+                file = await save_last_steps(self._setup, self.link, reason)
+            finally:  # a server that ends now says so, too
+                self._note_loss(self.link, reason, file)
             if not (self.restarts_engines and await self._restart(reason)):
                 return
 

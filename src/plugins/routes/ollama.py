@@ -156,7 +156,7 @@ async def _answer(
 ) -> RouteAnswer | RouteStream:
     is_chat, options = isinstance(body, ChatBody), body.options or {}
     head = {"model": body.model, "created_at": datetime.now(UTC).isoformat()}
-    if not messages:  # the client wants the model to be loaded or unloaded; it stays loaded
+    if not messages and _untagged(body.model, call) in call.model.names:  # load or unload it
         return RouteAnswer(body=head | _said((), is_chat) | {"done": True, "done_reason": "load"})
     call.name_ignored([f"options.{name}" for name in options if name not in _OPTIONS])
     sampling = {_OPTIONS[name]: value for name, value in options.items() if name in _OPTIONS}
@@ -172,7 +172,7 @@ async def _answer(
         sampling=sampling,
         grammar=_grammar(body.format),
         template_kwargs=thinking,
-        continue_final_message=messages[-1]["role"] == "assistant",
+        continue_final_message=bool(messages) and messages[-1]["role"] == "assistant",
         is_streamed=body.stream is not False,
         names=_NAMES,
     )

@@ -82,8 +82,11 @@ def test_a_wrong_number_of_seconds_is_refused(http: httpx.Client, seconds: str) 
 def test_without_a_step_log_the_answer_says_so() -> None:
     engine = toy_engine(step_log_size=0)
     with serve_engine(engine, admin_key=KEY) as served, served.client() as http:
-        answer = http.get("/debug/trace", headers=ADMIN)
-    assert answer.status_code == 404 and "--step-log-size 0" in answer.text
+        for answer in (
+            http.get("/debug/trace", headers=ADMIN),
+            http.post("/start_profile", headers=ADMIN),
+        ):
+            assert answer.status_code == 404 and "--step-log-size 0" in answer.text
 
 
 def test_every_replica_has_tracks_of_its_own() -> None:

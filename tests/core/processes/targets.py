@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 
+import msgspec
+
 from tokenmill.core.processes.channels.frames import receive, send
 from tokenmill.core.processes.child import spawn
 from tokenmill.core.processes.watching.board import receive_board
-from tokenmill.core.processes.watching.last_steps import MAX_STEPS, PlannedStep, StepTimes
+from tokenmill.core.processes.watching.last_steps import MAX_STEPS, LastSteps, PlannedStep
 
 
 def echo(sock: socket.socket) -> None:
@@ -46,9 +48,17 @@ def write_on_a_board(sock: socket.socket) -> None:
     echo(sock)
 
 
-def planned_step(step_id: int, requests: tuple[str, ...] = ("a",)) -> PlannedStep:
+def planned_step(
+    step_id: int, requests: tuple[str, ...] = ("a",), preempted: tuple[str, ...] = ()
+) -> PlannedStep:
     """A step with these requests."""
-    return PlannedStep(step_id, float(step_id), len(requests), 1, 0, 0, 1, 0, requests, ())
+    return PlannedStep(step_id, float(step_id), len(requests), 1, 0, 0, 1, 0, requests, preempted)
+
+
+def launch(steps: LastSteps, step: PlannedStep) -> None:
+    """Note that a step is launched."""
+    *numbers, requests, preempted = msgspec.structs.astuple(step)
+    steps.launch(requests, preempted, *numbers)
 
 
 def show_steps(sock: socket.socket) -> None:
@@ -56,9 +66,9 @@ def show_steps(sock: socket.socket) -> None:
     steps = receive_board(sock).last_steps
     assert steps is not None
     for step_id in range(6 + MAX_STEPS):
-        steps.launch(planned_step(step_id))
+        launch(steps, planned_step(step_id))
         if step_id < 5 + MAX_STEPS:
-            steps.finish(step_id, StepTimes(0.1, 1.0, 2.0, 2.5, 0.2, False))
+            steps.finish(step_id, 0.1, 1.0, 2.0, 2.5, 0.2, False)
     send(sock, b"shown")
     echo(sock)
 

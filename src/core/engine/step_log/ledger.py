@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from ...contract.explanation import Limit, Preemption
 from ...contract.trace import TracedRequest
@@ -14,36 +15,50 @@ MAX_HOLDERS = 4
 NOTHING: Mapping[Limit, float] = {}
 MAX_PREEMPTIONS = 16
 """Maximum number of preemptions of one request that are kept, the last ones."""
-PluginSeconds = Callable[[], Sequence[tuple[str, float]]]
-"""Seconds of each hook since the start, by its name in an explanation."""
 
 
-def no_plugins() -> Sequence[tuple[str, float]]:
-    """The PluginSeconds of an engine whose hooks are not timed, such as a simulated one."""
-    return ()
+@dataclass(frozen=True, slots=True)
+class HookTimes:
+    """The times of the plugins' hooks that delay steps."""
+
+    names: tuple[str, ...]
+    """The names of the hooks in an explanation."""
+    read: Callable[[], tuple[float, ...]]
+    """Seconds of each hook since the start."""
+
+    def gained(
+        self, before: tuple[float, ...], after: tuple[float, ...]
+    ) -> tuple[tuple[str, float], ...]:
+        """The hooks that ran between two readings, with the seconds. Nothing without a reading."""
+        totals = zip(self.names, before, after, strict=False)
+        return tuple([(name, new - old) for name, old, new in totals if new != old])
+
+
+NO_HOOKS = HookTimes((), tuple)
+"""The times of an engine whose hooks are not timed, such as a simulated one."""
 
 
 @dataclass(slots=True, eq=False)
 class Meters:
     """Seconds of the whole engine since its start, of which each request reads differences."""
 
+    times: HookTimes
+    by_hook: tuple[float, ...]
+    """The seconds of `times` at `_read_at`."""
     prompts: float = 0.0
     """The time of steps, in proportion to their prompt tokens."""
     device: float = 0.0
     """In which the device computed."""
-    read_plugins: PluginSeconds = no_plugins
-    plugins: Sequence[tuple[str, float]] = ()
-    """The result of `read_plugins` at `_read_at`."""
     hooks: float = 0.0
-    """The sum of `plugins`."""
+    """The sum of `by_hook`."""
     _read_at: float = -1.0
 
     def read(self, now: float) -> None:
-        """Bring `plugins` up to date. Many requests may ask at the same time."""
+        """Bring `by_hook` up to date. Many requests may ask at the same time."""
         if now != self._read_at:
             self._read_at = now
-            self.plugins = self.read_plugins()
-            self.hooks = sum([seconds for _, seconds in self.plugins])
+            self.by_hook = self.times.read()
+            self.hooks = sum(self.by_hook)
 
 
 class QueueMeter:
@@ -129,7 +144,7 @@ class Ledger:
     _prompts_before: float = 0.0
     _device_before: float = 0.0
     _hooks_before: float = 0.0
-    _plugins_before: Sequence[tuple[str, float]] = ()
+    _by_hook_before: tuple[float, ...] = ()
 
     @property
     def is_computed(self) -> bool:
@@ -186,7 +201,7 @@ class Ledger:
         the meters were read for the last time."""
         meters = self.meters
         self._prompts_before, self._device_before = meters.prompts, meters.device
-        self._hooks_before, self._plugins_before = meters.hooks, meters.plugins
+        self._hooks_before, self._by_hook_before = meters.hooks, meters.by_hook
 
     def compute(self, now: float) -> None:
         """A step computes it from `now` on."""
@@ -241,9 +256,8 @@ class Ledger:
         if (request := self.request) is None:
             return
         self.settle(now)
-        before = dict(self._plugins_before)
-        gained = {name: total - before.get(name, 0.0) for name, total in self.meters.plugins}
-        self.slowest_plugin = max(gained, key=gained.__getitem__, default="")
+        gained = self.meters.times.gained(self._by_hook_before, self.meters.by_hook)
+        self.slowest_plugin = max(gained, key=itemgetter(1), default=("", 0.0))[0]
         self.num_cached_tokens = request.num_cached_tokens
         self.num_generated_tokens = request.num_generated_tokens
         self.num_draft_tokens = request.num_draft_tokens
@@ -272,4 +286,4 @@ class Ledger:
         assert self.request is not None and self.request.finish_reason is not None
         self.finish_reason = self.request.finish_reason.value
         self.ended_at, self.request, self.queue = now, None, None
-        self._plugins_before, self._queue_before = (), NOTHING
+        self._by_hook_before, self._queue_before = (), NOTHING

@@ -21,7 +21,7 @@ from ..queues import RequestQueues
 from ..request import Request, RequestStatus
 from ..step import PendingPreemption, Step
 from .explaining import explain
-from .ledger import MAX_HOLDERS, Ledger, Meters, PluginSeconds, QueueMeter, no_plugins
+from .ledger import MAX_HOLDERS, NO_HOOKS, HookTimes, Ledger, Meters, QueueMeter
 from .steps import LoggedStep, Ring
 
 MAX_STEPS = 200
@@ -40,11 +40,11 @@ class StepLog:
         max_bytes: int,
         queues: RequestQueues,
         pool: BlockPool,
-        plugin_seconds: PluginSeconds = no_plugins,
+        hook_times: HookTimes = NO_HOOKS,
     ) -> None:
         self.ring = Ring(max_bytes)
         self._queues, self._pool = queues, pool
-        self._meters = Meters(read_plugins=plugin_seconds)
+        self._meters = Meters(hook_times, hook_times.read())
         self._queue = QueueMeter()
         self._live: dict[str, Ledger] = {}
         self._idle: dict[str, Ledger] = {}
@@ -60,14 +60,13 @@ class StepLog:
         self._redoing: set[str] = set()
         """Requests that have not recovered from a preemption."""
         self._open: dict[int, LoggedStep] = {}
-        self._closed: LoggedStep | None = None
+        self.closed: LoggedStep | None = None
         """The last step whose result was applied."""
         self._last_ids: tuple[str, ...] = ()
         self._last_commit = 0.0
         self._holders: tuple[str, ...] = ()
         self._holders_step = -HOLDERS_STEPS
         self._num_taken = self._num_freed = 0
-        self._hooks: Sequence[tuple[str, float]] = ()
 
     # Requests
 
@@ -185,8 +184,8 @@ class StepLog:
 
     def time_commit(self, step_id: int, seconds: float) -> None:
         """Note how long it took to commit the last step."""
-        if self._closed is not None and self._closed.step_id == step_id:
-            self._closed.commit_seconds = seconds
+        if self.closed is not None and self.closed.step_id == step_id:
+            self.closed.commit_seconds = seconds
 
     # Reports
 
@@ -204,7 +203,7 @@ class StepLog:
     @property
     def last_step(self) -> int:
         """Number of the last step whose result was applied; -1 if there was none."""
-        return -1 if self._closed is None else self._closed.step_id
+        return -1 if self.closed is None else self.closed.step_id
 
     def activity(self, after_step: int) -> tuple[StepActivity, ...]:
         """The last steps after a step, the oldest first."""
@@ -217,17 +216,12 @@ class StepLog:
         since = now - seconds
         newer = takewhile(lambda step: step.committed_at >= since, self.ring.steps)
         steps = [*reversed([*islice(newer, MAX_TRACED)]), *self._open.values()]
-        before = [None, *(step.engine_ids for step in steps)]
+        pairs = zip(steps, [None, *steps], strict=False)  # each with the one before it
         ended = [one for one in self.ring.ended if (one.ended_at or now) >= since]
         return Trace(
             since=since,
             until=now,
-            steps=tuple(
-                [
-                    step.trace(shares_ids=step.engine_ids is ids)
-                    for step, ids in zip(steps, before, strict=False)
-                ]
-            ),
+            steps=tuple([step.trace(before, self._meters.times) for step, before in pairs]),
             requests=tuple([one.trace(now) for one in (*ended, *self._live.values())]),
         )
 
@@ -385,10 +379,8 @@ class StepLog:
         record.num_blocks_freed = pool.num_freed - self._num_freed
         self._num_taken, self._num_freed = pool.num_taken, pool.num_freed
         self._meters.read(now)
-        before, self._hooks = self._hooks, self._meters.plugins
-        totals = zip(before, self._hooks, strict=False)  # none before the first step
-        record.hooks = tuple([(name, new - old) for (_, old), (name, new) in totals if new != old])
-        self._closed = record
+        record.by_hook = self._meters.by_hook
+        self.closed = record
         self.ring.add_step(record)
 
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from ...contract.activity import StepActivity
 from ...contract.trace import TracedStep
-from .ledger import Ledger
+from .ledger import HookTimes, Ledger
 
 STEP_BYTES = 500
 """Size of a LoggedStep with empty tuples."""
 PAIR_BYTES, ITEM_BYTES = 100, 8
 """Size of a pair in a tuple, and of another item."""
+HOOK_BYTES = 16
+"""Size of the seconds of a hook. A hook that did not run shares the object of the step before."""
 LEDGER_BYTES = 2600
 """Size of a ledger with its dictionaries and ids."""
 
@@ -49,8 +51,8 @@ class LoggedStep:
     """Since the commit before this one."""
     num_running: int = 0
     num_waiting: int = 0
-    hooks: tuple[tuple[str, float], ...] = ()
-    """Seconds of the plugins' hooks that delayed the engine since the step before it."""
+    by_hook: tuple[float, ...] = ()
+    """Seconds of each hook of HookTimes since the start; empty until it is committed."""
     has_own_ids: bool = True
     """Whether the step before it has another tuple of ids."""
 
@@ -71,8 +73,9 @@ class LoggedStep:
             preempted=self.preempted,
         )
 
-    def trace(self, *, shares_ids: bool) -> TracedStep:
-        """The step with its times. `shares_ids`: leave out the ids, which the step before has."""
+    def trace(self, before: LoggedStep | None, times: HookTimes) -> TracedStep:
+        """The step with its times. `before`: the step before it, if that is traced, too."""
+        shares_ids = before is not None and before.engine_ids is self.engine_ids
         return TracedStep(
             step_id=self.step_id,
             planned_at=self.planned_at,
@@ -91,16 +94,17 @@ class LoggedStep:
             preempted=self.preempted,
             num_running=self.num_running,
             num_waiting=self.num_waiting,
-            hooks=self.hooks,
+            hooks=() if before is None else times.gained(before.by_hook, self.by_hook),
         )
 
     @property
     def num_bytes(self) -> int:
         """An estimate of the memory that the step needs in the log."""
-        num_pairs = len(self.prompts) + len(self.num_cached) + len(self.hooks)
+        num_pairs = len(self.prompts) + len(self.num_cached)
         num_items = len(self.num_drafts) + len(self.num_accepted) + len(self.preempted)
         num_ids = len(self.engine_ids) if self.has_own_ids else 0
-        return STEP_BYTES + PAIR_BYTES * num_pairs + ITEM_BYTES * (num_items + num_ids)
+        sizes = PAIR_BYTES * num_pairs + ITEM_BYTES * (num_items + num_ids)
+        return STEP_BYTES + sizes + HOOK_BYTES * len(self.by_hook)
 
 
 class Ring:

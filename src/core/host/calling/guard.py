@@ -79,6 +79,8 @@ class Guard:
         self.hook = hook
         self.rule = rule
         self.is_out = False
+        self.seconds = 0.0
+        """Seconds of all calls so far."""
         self.since = 0.0
         """Time of `perf_counter` at which the running call began; 0: no call is running."""
         self.thread = 0
@@ -89,13 +91,7 @@ class Guard:
         self._log = log
         self._later = later
         self._calls = self._failures = self._slow = 0
-        self._seconds = 0.0
         self._failed_calls: list[int] = []  # numbers of the failed calls within the rule's window
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of all calls so far."""
-        return self._seconds
 
     @property
     def is_on_engine_thread(self) -> bool:
@@ -108,7 +104,7 @@ class Guard:
             plugin=self.source.plugin,
             hook=self.hook,
             calls=self._calls,
-            seconds=self._seconds,
+            seconds=self.seconds,
             failures=self._failures,
             slow=self._slow,
         )
@@ -142,7 +138,7 @@ class Guard:
             self.since = 0.0  # first: a call handles signals, whose handler may interrupt this hook
             seconds = perf_counter() - started
             self.mark[0] = after
-            self._seconds += seconds
+            self.seconds += seconds
             if seconds > SLOW_SECONDS and self.warns_slow:
                 self._slow += 1
                 self._report(

@@ -102,7 +102,7 @@ class DeviceSteps:
             if self.core.log is not None:
                 self.core.log.time_commit(plan.step_id, time.monotonic() - began)
         if self._shown is not None:
-            self._shown.finish(plan.step_id)
+            self._shown.finish()
         self._note_progress()
         return updates
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ...engine.step_log.log import StepLog
-from ...engine.step_log.steps import LoggedStep
-from ...processes.watching.last_steps import MAX_NAMED, LastSteps, PlannedStep, StepTimes
+from ...processes.watching.last_steps import LastSteps
 
 
 class ShownSteps:
@@ -12,37 +11,33 @@ class ShownSteps:
 
     def __init__(self, log: StepLog, shown: LastSteps) -> None:
         self._log, self._shown = log, shown
-        self._open: dict[int, LoggedStep] = {}
 
     def launch(self, step_id: int) -> None:
         """Show a step that is launched."""
-        record = self._open[step_id] = self._log.opened(step_id)
+        record = self._log.opened(step_id)
         self._shown.launch(
-            PlannedStep(
-                record.step_id,
-                record.planned_at,
-                len(record.engine_ids),
-                record.num_tokens,
-                sum([count for _, count in record.prompts]) if record.prompts else 0,
-                sum(record.num_drafts),
-                record.num_running,
-                record.num_waiting,
-                record.engine_ids[:MAX_NAMED],
-                record.preempted[:MAX_NAMED],
-            )
+            record.engine_ids,
+            record.preempted,
+            step_id,
+            record.planned_at,
+            len(record.engine_ids),
+            record.num_tokens,
+            sum([count for _, count in record.prompts]) if record.prompts else 0,
+            sum(record.num_drafts),
+            record.num_running,
+            record.num_waiting,
         )
 
-    def finish(self, step_id: int) -> None:
-        """Show that a step is committed, or has raised."""
-        record = self._open.pop(step_id)
+    def finish(self) -> None:
+        """Show that the log's last step is committed, or has raised."""
+        record = self._log.closed
+        assert record is not None
         self._shown.finish(
-            step_id,
-            StepTimes(
-                record.plan_seconds,
-                record.device_from,
-                record.device_to,
-                record.committed_at,
-                record.commit_seconds,
-                record.raised,
-            ),
+            record.step_id,
+            record.plan_seconds,
+            record.device_from,
+            record.device_to,
+            record.committed_at,
+            record.commit_seconds,
+            record.raised,
         )
