@@ -20,9 +20,9 @@ class KVEventsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     publisher: Literal["zmq", "null"] | None = None
     """None: "zmq" if the events are enabled."""
     endpoint: str = "tcp://127.0.0.1:5557"
-    """Where batches are published."""
+    """The address at which batches are published."""
     replay_endpoint: str | None = None
-    """Where consumers ask for batches that they missed; None: nowhere."""
+    """The address at which consumers ask for batches that they missed; None: there is none."""
     buffer_steps: _Count = 10_000
     """Number of batches that are kept for them."""
     hwm: _Count = 100_000

@@ -27,7 +27,7 @@ class BlockStored(KVEvent):
     block_hashes: list[int]
     parent_block_hash: int | None
     token_ids: list[int]
-    """Of all blocks."""
+    """The tokens of all these blocks."""
     block_size: int
     lora_id: None
     medium: str
