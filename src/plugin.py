@@ -14,10 +14,13 @@ from .core.contract.events import (
     Planned,
     PluginFailed,
     Preempted,
+    PrefixCacheChanged,
     Refused,
+    RemovedBlock,
     Started,
     StepDone,
     Stopping,
+    StoredBlock,
 )
 from .core.contract.hookspecs import HOOK_API, hookimpl
 from .core.contract.metrics import PluginMetrics
@@ -126,6 +129,7 @@ __all__ = [
     "PluginMetrics",
     "Preempted",
     "PreemptionCandidate",
+    "PrefixCacheChanged",
     "ProposalBatch",
     "ProposalRequest",
     "RateBucket",
@@ -134,6 +138,7 @@ __all__ = [
     "Refusal",
     "Refused",
     "Registry",
+    "RemovedBlock",
     "Replica",
     "ReplicaView",
     "RequestOptions",
@@ -156,6 +161,7 @@ __all__ = [
     "StepDone",
     "StepView",
     "Stopping",
+    "StoredBlock",
     "Tokenizer",
     "ToolCall",
     "ToolCallDelta",

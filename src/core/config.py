@@ -390,6 +390,13 @@ class EngineConfig:
         "http://localhost:4318/v1/traces; needs the extra otel; default: no traces",
         metavar="URL",
     )
+    kv_events_config: str | Mapping[str, object] | None = setting(
+        None,
+        "send events of the prefix cache to routers such as llm-d and Dynamo, with vLLM's keys: "
+        """'{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}'; needs the extra """
+        "kv-events; default: no events",
+        metavar="JSON",
+    )
 
     def __post_init__(self) -> None:
         for declared in fields(self):

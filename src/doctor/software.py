@@ -15,7 +15,7 @@ DISTRIBUTION = "tokenmill"
 _OLDEST, _NEWEST = (3, 11), (3, 13)
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[[^]]*\])?(?:.*?>=(?P<least>[\d.]+))?")
 _EXTRA = re.compile(r"extra *== *['\"]([\w-]+)['\"]")
-_FOR_USERS = ("chat", "completion", "otel", "ray", "transformers", "triton")
+_FOR_USERS = ("chat", "completion", "kv-events", "otel", "ray", "transformers", "triton")
 """Extras that bring features. The others are for developers of tokenmill."""
 
 

@@ -15,8 +15,11 @@ from tests.plugins.tool_parsers.corpus import CORPUS
 from tokenmill.backends.attention.pair import BackendPair
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.weights.quantization.sample import QuantizedSample
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.contract.registry import PluginContext
 from tokenmill.core.host.discovery import OWN_DISTRIBUTION, find_installed
 from tokenmill.plugins.admission.token_bucket import TokenBucket, TokenBucketOptions
+from tokenmill.plugins.observers.kv_events import make_kv_events
 from tokenmill.plugins.observers.otel.traces import OtelTraces
 from tokenmill.plugins.speculative.ngram import NgramOptions, NgramSpeculator
 from tokenmill.testing import (
@@ -232,7 +235,7 @@ class TestOwnObservers(ObserverConformance):
     """Those that are active by default."""
 
     @pytest.fixture(
-        params=[subject for subject in of_kind("observer") if subject.name != "otel"],
+        params=[one for one in of_kind("observer") if one.name not in ("kv-events", "otel")],
         ids=lambda subject: subject.name,
     )
     def observer(self, request: pytest.FixtureRequest) -> object:
@@ -250,6 +253,17 @@ class TestTraces(ObserverConformance):
         traces = OtelTraces("http://127.0.0.1:9/v1/traces")
         yield traces
         traces.close()
+
+
+class TestKVEvents(ObserverConformance):
+    """With no consumer."""
+
+    @pytest.fixture
+    def observer(self) -> object:
+        config = EngineConfig(kv_events_config={"enable_kv_cache_events": True})
+        events = make_kv_events(PluginContext(config=config))
+        assert events is not None
+        return events
 
 
 TIGHT = TokenBucketOptions(requests_per_minute=6, tokens_per_minute=600, burst=10)

@@ -148,7 +148,9 @@ class Bench(EngineDriver):
                 max_tokens=max_tokens,
                 arrival_time=self.now,
                 seed=seed_of(name, i),
-                options=RequestOptions(priority=fields.get("priority", 0)),
+                options=RequestOptions(
+                    priority=fields.get("priority", 0), cache_salt=fields.get("salt") or None
+                ),
                 deadline=fields.get("deadline"),
                 eos_token_ids=fields.get("eos_token_ids", ()),
                 cache_root=hash_root("m", fields.get("salt", ""), "" if self._caching else name),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tokenmill.core.config import EngineConfig
@@ -11,7 +12,7 @@ from tokenmill.core.interfaces import ModelInfo
 from tokenmill.core.outputs import FinishReason
 
 
-def started(device: str = "cpu") -> Started:
+def started(device: str = "cpu", windows: Sequence[int | None] = (None,)) -> Started:
     info = ModelInfo(
         name="smol",
         architecture="llama",
@@ -24,6 +25,7 @@ def started(device: str = "cpu") -> Started:
         block_size=16,
         num_blocks=10,
         kv_bytes_per_block=1024,
+        kv_windows=tuple(windows),
     )
     return Started(info=info, model_name="smol", max_model_len=100)
 

@@ -83,6 +83,41 @@ class Preempted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBlock:
+    """A full KV block that the prefix cache got."""
+
+    block_hash: bytes
+    """SHA-256 over the parent's hash and the token ids. The first parent is the model's name and
+    the salt."""
+    parent_hash: bytes | None
+    """Hash of the block before it; None: it is the first block of its prompt."""
+    token_ids: tuple[int, ...]
+    """All tokens of the block; their number is the block size."""
+    group: int = 0
+    """The group of layers whose KV it holds: an index of `ModelInfo.kv_windows`."""
+    cache_salt: str | None = None
+    """Only requests with the same salt find the block. It may be a secret: do not log it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedBlock:
+    """A KV block that the prefix cache lost, because a request needed the memory."""
+
+    block_hash: bytes
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCacheChanged:
+    """Blocks entered or left the prefix cache, which is empty when the engine starts.
+
+    Applied in order, the changes of all events give the blocks that are in the cache.
+    """
+
+    changes: tuple[StoredBlock | RemovedBlock, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
     """A step was committed."""
 

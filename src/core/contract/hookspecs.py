@@ -20,6 +20,7 @@ from .events import (
     Planned,
     PluginFailed,
     Preempted,
+    PrefixCacheChanged,
     Refused,
     Started,
     StepDone,
@@ -138,6 +139,12 @@ class HookSpecs:
         the vocabulary. After repeated errors there are no more drafts. Cost: per step; the device
         waits for it.
         """
+
+    @hookspec
+    def on_prefix_cache_changed(self, event: PrefixCacheChanged) -> None:
+        """Observe: a step stored or removed blocks of the prefix cache. Called before the end
+        of the step is reported. Without prefix caching it is never called. On error: contained; cut
+        off after three."""
 
     @hookspec
     def on_step(self, event: StepDone) -> None:

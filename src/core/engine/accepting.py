@@ -65,8 +65,14 @@ def publish(pool: BlockPool, request: Request) -> None:
     hashes = request.hashes_for(num_full, size)
     for group, table in enumerate(request.tables):
         for i in range(max(request.num_published_blocks, table.num_passed), num_full):
-            block = table.block_ids[i - table.num_passed]
-            pool.publish(block, hashes[i], request.token_ids[i * size : (i + 1) * size], group)
+            pool.publish(
+                table.block_ids[i - table.num_passed],
+                hashes[i],
+                request.token_ids[i * size : (i + 1) * size],
+                group,
+                parent_hash=hashes[i - 1] if i else None,
+                cache_salt=request.options.cache_salt,
+            )
     request.num_published_blocks = num_full
 
 

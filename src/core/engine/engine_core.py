@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ..contract.activity import Activity, LiveRequest
 from ..contract.client import Load
-from ..contract.events import Admitted, Planned, Refused, StepDone
+from ..contract.events import Admitted, Planned, PrefixCacheChanged, Refused, StepDone
 from ..contract.policy import Refusal
 from ..contract.providers.speculation import SpeculationLimits
 from ..errors import InvalidRequestError, OverloadedError, RateLimitedError, named
@@ -69,6 +69,8 @@ class EngineCore:
         `step_log_size`: in bytes, 0: no step log; `hook_times`: for the step log."""
         self.max_model_len = max_model_len
         self.pool = BlockPool(num_blocks, block_size, kv_windows)
+        if limits.enable_prefix_caching and plugins.observes(PrefixCacheChanged):
+            self.pool.changes = []
         self.host_pool = BlockPool(num_host_blocks, block_size)
         self._blocks, self._blocks_at = "", 0.0
         self._plugins = plugins
@@ -384,6 +386,8 @@ class EngineCore:
     def _emit_step(
         self, opened: OpenPlan, tally: StepTally, now: float, *, raised: bool = False
     ) -> None:
+        if changes := self.pool.take_changes():
+            self._plugins.emit(PrefixCacheChanged(changes=changes))
         if not self._plugins.observes(StepDone):
             return
         self._plugins.emit(

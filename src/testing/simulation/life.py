@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...core.config import EngineConfig
-from ...core.engine.blocks.pool import hash_root
+from ...core.engine.blocks.pool import hash_block, hash_root
 from ...core.engine.engine_core import EngineCore
 from ...core.engine.request import PromptGroup, Request
 from ...core.errors import RequestFailedError
@@ -27,7 +27,7 @@ from ..engine_driver import EngineDriver
 from ..simulated.executor import SimulatedExecutor, expected_tokens
 from ..simulated.pipeline import Fate, Journey, SimulatedPipeline
 from .settings import LifeSettings, Outcome
-from .wild_plugin import BadObserver, Chance, WildPlugin
+from .wild_plugin import BadObserver, CacheObserver, Chance, WildPlugin
 
 VOCAB = 1000
 FAULTY_TURNS = 100
@@ -58,6 +58,7 @@ class Life:
         self._chance = Chance(random.Random(f"plugins {seed}"), self.settings.fault_rate)
         self._faults = Chance(random.Random(f"device {seed}"), self.settings.fault_rate)
         self._plugin = WildPlugin(self._chance)
+        self._cache = CacheObserver()
         stages = [self._make_stage() for _ in range(self.settings.num_stages)]
         speed = random.Random(f"speed {seed}")
         self._executor = SimulatedPipeline(stages, speed, self._choose_fate)
@@ -121,6 +122,7 @@ class Life:
             draft_length=None if settings.drafting is None else settings.drafting.draft_length,
             disable_log_stats=True,
         )
+        plugins = [self._plugin, BadObserver(self._chance), self._cache]
         return EngineCore(
             num_blocks=settings.num_blocks,
             block_size=settings.block_size,
@@ -128,7 +130,7 @@ class Life:
             kv_windows=settings.kv_windows,
             max_model_len=10**6,
             limits=settings.limits,
-            plugins=PluginHost.load(config, extra=[self._plugin, BadObserver(self._chance)]),
+            plugins=PluginHost.load(config, extra=plugins),
             max_inflight=settings.max_inflight,
             num_stages=settings.num_stages,
             speculation=None if settings.drafting is None else settings.drafting.limits,
@@ -313,6 +315,7 @@ class Life:
         core = self._core
         assert self._reasons.keys() == self._requests.keys(), "a request did not end"
         assert core.pool.num_held == core.host_pool.num_held == 0, "a block is still held"
+        self._check_cache()
         for name, request in self._requests.items():
             got = self._tokens[name]
             right = self._expected(request.prompt_token_ids, len(got), request.seed)
@@ -331,6 +334,18 @@ class Life:
             self._check_explanation(request)
             if self._reasons[name] is FinishReason.STOP:
                 assert request.num_generated_tokens == len(got), "tokens after the stop are counted"
+
+    def _check_cache(self) -> None:
+        """The events of the prefix cache tell of the same blocks as the pool has."""
+        pool, told = self._core.pool, self._cache.blocks
+        caches = self.settings.limits.enable_prefix_caching
+        num_blocks = len(pool.prefix_cache_keys) if caches else 0
+        assert len(told) == num_blocks, "events and prefix cache differ"
+        for one in told.values():
+            assert pool.find(one.block_hash, one.token_ids, one.group) is not None
+            parent = one.parent_hash
+            if parent is not None:
+                assert one.block_hash == hash_block(parent, one.token_ids), "a wrong parent"
 
     def _check_explanation(self, request: Request) -> None:
         assert self._core.log is not None and request.finished_time is not None

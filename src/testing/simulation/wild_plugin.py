@@ -13,8 +13,10 @@ from ...core.contract.events import (
     Planned,
     PluginFailed,
     Preempted,
+    PrefixCacheChanged,
     Refused,
     StepDone,
+    StoredBlock,
 )
 from ...core.contract.hookspecs import hookimpl
 from ...core.contract.policy import StepView, Victim
@@ -85,8 +87,28 @@ class WildPlugin:
         self.num_failures += 1
 
 
+class CacheObserver:
+    """Knows the blocks in the prefix cache from the events alone."""
+
+    TOKENMILL_API = (1, 1)
+
+    def __init__(self) -> None:
+        self.blocks: dict[tuple[bytes, int], StoredBlock] = {}
+        """By hash and group."""
+
+    @hookimpl
+    def on_prefix_cache_changed(self, event: PrefixCacheChanged) -> None:
+        for change in event.changes:
+            key = change.block_hash, change.group
+            if isinstance(change, StoredBlock):
+                assert key not in self.blocks, "a block is stored twice"
+                self.blocks[key] = change
+            else:
+                del self.blocks[key]
+
+
 class BadObserver:
-    """Observes every event, and raises at random."""
+    """Observes every event of a request or a step, and raises at random."""
 
     TOKENMILL_API = (1, 1)
 

@@ -6,8 +6,9 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from tokenmill.core.contract.events import FinishedRequest
+from tokenmill.core.contract.events import FinishedRequest, RemovedBlock, StoredBlock
 from tokenmill.core.contract.hookspecs import HOOK_API, HookSpecs
 from tokenmill.core.contract.policy import RequestView
 from tokenmill.core.host.hook_checks import HOOKS
@@ -44,12 +45,19 @@ def test_every_section_begins_with_the_first_sentence_of_its_spec() -> None:
         assert flat(section).startswith(first)
 
 
+PARTS: dict[str, tuple[type[Any], ...]] = {
+    "on_finished": (FinishedRequest,),
+    "on_prefix_cache_changed": (StoredBlock, RemovedBlock),
+}
+"""The classes whose fields the section of an event names, too."""
+
+
 def test_the_section_of_an_event_names_its_fields_and_no_others() -> None:
     """As code: `event.field`, or `field` after the first. The same words in prose do not count."""
     by_hook = {heading.partition("(")[0]: text for heading, text in sections().items()}
     for event, hook in EVENTS.items():
         names = {f.name for f in fields(event)}
-        names |= {f.name for f in fields(FinishedRequest)} if hook == "on_finished" else set()
+        names |= {f.name for part in PARTS.get(hook, ()) for f in fields(part)}
         assert set(re.findall(r"`(?:event\.)?([a-z]\w*)`", by_hook[hook])) == names, hook
 
 

@@ -308,7 +308,7 @@ def test_options_of_an_observer_nobody_offers_are_refused(packages: Packages) ->
     path = packages.write_settings("[observer.stats-logg]\ninterval = 1", "mine.toml")
     assert refusal(plugins_file=path) == (
         f"{path} [observer.stats-logg]: no observer named 'stats-logg'. "
-        "Did you mean 'stats-log'? Known: otel, preemption-log, prometheus, stats-log."
+        "Did you mean 'stats-log'? Known: kv-events, otel, preemption-log, prometheus, stats-log."
     )
     path = packages.write_settings(
         "[plugins]\ndisable = ['stats-log']\n[observer.stats-log]\ninterval = 1", "mine.toml"

@@ -28,7 +28,13 @@ UNUSED = tuple(
 )
 """Settings of vLLM that are accepted without effect."""
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-SERVING = ("metrics_prefix", "otlp_traces_endpoint", "data_parallel_size", "router")
+SERVING = (
+    "metrics_prefix",
+    "otlp_traces_endpoint",
+    "kv_events_config",
+    "data_parallel_size",
+    "router",
+)
 """Settings that only a server needs."""
 
 

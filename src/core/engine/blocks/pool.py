@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, KeysView, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from ...contract.activity import BlockState
+from ...contract.events import RemovedBlock, StoredBlock
 from ...kv_memory import max_blocks_held
 from .block_list import BlockList
 
@@ -64,9 +65,16 @@ def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
 
 
+_HASH_SIZE = hashlib.sha256().digest_size
+
+
 def _key(block_hash: bytes, group: int) -> bytes:
     """Key of a group's block. Groups of layers have different KV for the same tokens."""
     return block_hash + group.to_bytes(1, "big") if group else block_hash
+
+
+def _removed(key: bytes) -> RemovedBlock:
+    return RemovedBlock(block_hash=key[:_HASH_SIZE], group=int.from_bytes(key[_HASH_SIZE:], "big"))
 
 
 class BlockPool:
@@ -90,6 +98,8 @@ class BlockPool:
         self.num_taken = self.num_freed = 0
         """Number of times that a block became held, and that one became available again."""
         self._counts_before = (0, 0)
+        self.changes: list[StoredBlock | RemovedBlock] | None = None
+        """Changes of the prefix cache since `take_changes`; None: they are not recorded."""
         for block in range(num_blocks):
             self._free.append(block)
 
@@ -97,6 +107,12 @@ class BlockPool:
     def num_available(self) -> int:
         """Number of blocks that could be taken now: free and cached ones."""
         return len(self._free) + len(self._cached)
+
+    @property
+    def prefix_cache_keys(self) -> KeysView[bytes]:
+        """The hash of each block in the prefix cache, with its group as one more byte if it is not
+        0."""
+        return self._by_hash.keys()
 
     @property
     def num_held(self) -> int:
@@ -175,10 +191,17 @@ class BlockPool:
         return block
 
     def publish(
-        self, block: int, block_hash: bytes, token_ids: Sequence[int], group: int = 0
+        self,
+        block: int,
+        block_hash: bytes,
+        token_ids: Sequence[int],
+        group: int = 0,
+        *,
+        parent_hash: bytes | None = None,
+        cache_salt: str | None = None,
     ) -> None:
         """Add a group's full, computed block to the prefix cache, unless it has an equal block
-        already."""
+        already. `parent_hash` and `cache_salt`: see `StoredBlock`."""
         assert self._journal is None, "blocks are published at commit, never inside a step"
         assert self._ref_counts[block] > 0
         key = _key(block_hash, group)
@@ -187,6 +210,23 @@ class BlockPool:
         self._hashes[block] = key
         self._tokens[block] = tuple(token_ids)
         self._by_hash[key] = block
+        if self.changes is not None:
+            self.changes.append(
+                StoredBlock(
+                    block_hash=block_hash,
+                    parent_hash=parent_hash,
+                    token_ids=self._tokens[block],
+                    group=group,
+                    cache_salt=cache_salt,
+                )
+            )
+
+    def take_changes(self) -> tuple[StoredBlock | RemovedBlock, ...]:
+        """Return and forget the changes of the prefix cache that were recorded."""
+        if not self.changes:
+            return ()
+        changes, self.changes = tuple(self.changes), []
+        return changes
 
     def begin(self) -> None:
         """Start to record changes, so that `rollback` can undo them."""
@@ -196,6 +236,9 @@ class BlockPool:
 
     def confirm(self) -> None:
         """Keep all changes since `begin`."""
+        if self.changes is not None and self._journal:
+            evicted = [change.evicted_hash for change in self._journal]
+            self.changes += [_removed(key) for key in evicted if key is not None]
         self._journal = None
 
     def rollback(self) -> None:

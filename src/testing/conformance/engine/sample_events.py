@@ -11,10 +11,13 @@ from ....core.contract.events import (
     Planned,
     PluginFailed,
     Preempted,
+    PrefixCacheChanged,
     Refused,
+    RemovedBlock,
     Started,
     StepDone,
     Stopping,
+    StoredBlock,
 )
 from ....core.interfaces import ModelInfo
 from ....core.outputs import FinishReason
@@ -32,6 +35,7 @@ _INFO = ModelInfo(
     block_size=16,
     num_blocks=512,
     num_host_blocks=128,
+    kv_windows=(None, 1024),
     kv_bytes_per_block=36_864,
     attention_backend="torch",
     sampling_defaults={"temperature": 0.7},
@@ -208,12 +212,33 @@ _PLUGIN_FAILED = tuple(
     )
 )
 
+_FIRST, _SECOND = bytes(range(32)), bytes(range(32, 64))
+
+_PREFIX_CACHE_CHANGED = tuple(
+    PrefixCacheChanged(changes=changes)
+    for changes in (
+        (StoredBlock(block_hash=_FIRST, parent_hash=None, token_ids=tuple(range(16))),),
+        (
+            RemovedBlock(block_hash=_FIRST),
+            StoredBlock(
+                block_hash=_SECOND,
+                parent_hash=_FIRST,
+                token_ids=tuple(range(984, 1000)),
+                group=1,
+                cache_salt="s",
+            ),
+        ),
+        (RemovedBlock(block_hash=_SECOND, group=1),),
+    )
+)
+
 SAMPLE_EVENTS: Mapping[str, tuple[object, ...]] = {
     "on_started": _STARTED,
     "on_admitted": _ADMITTED,
     "on_refused": _REFUSED,
     "on_planned": _PLANNED,
     "on_preempted": _PREEMPTED,
+    "on_prefix_cache_changed": _PREFIX_CACHE_CHANGED,
     "on_step": _STEP_DONE,
     "on_finished": _FINISHED,
     "on_plugin_failed": _PLUGIN_FAILED,

@@ -1,0 +1,1 @@
+"""Tests of the plugin kv-events, with a consumer of their own."""
