@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,15 +65,25 @@ async def save_last_steps(setup: EngineSetup, link: EngineLink, reason: str) -> 
         steps=steps,
     )
     try:
-        # A disk that hangs must not delay the next engine.
-        writing = asyncio.to_thread(_write, folder, lost)
-        return {"last_steps": str(await asyncio.wait_for(writing, WRITE_SECONDS))}
+        # A disk that hangs must delay neither the next engine nor the end of the server.
+        written: Future[Path] = Future()
+        threading.Thread(target=_fulfil, args=(written, folder, lost), daemon=True).start()
+        path = await asyncio.wait_for(asyncio.wrap_future(written), WRITE_SECONDS)
+        return {"last_steps": str(path)}
     except TimeoutError:
         return {"no_last_steps": f"{folder} was not written within {WRITE_SECONDS:g} s"}
     except OSError as error:
         return {"no_last_steps": f"{folder} cannot be written: {error.strerror or error}"}
     except (ValueError, OverflowError) as error:  # a time that is none
         return {"no_last_steps": f"the crash has damaged them: {error}"}
+
+
+def _fulfil(written: Future[Path], folder: Path, lost: LostEngine) -> None:
+    written.set_running_or_notify_cancel()  # from here on, nobody can cancel it
+    try:
+        written.set_result(_write(folder, lost))
+    except BaseException as error:
+        written.set_exception(error)
 
 
 def _write(folder: Path, lost: LostEngine) -> Path:
