@@ -54,6 +54,8 @@ async def ask(call, body):
     return RouteStream(pieces=pieces(answer, body), media_type="text/plain")
 
 async def pieces(answer, body):
+    while body.act == "floods":
+        yield b"flood"
     async for delta in answer:
         yield delta.text.encode()
         if body.act == "breaks":
@@ -146,6 +148,12 @@ def test_a_handler_that_waits_ends_when_its_client_leaves(asking: httpx.Client) 
     assert ask(asking, "whole").status_code == 200
     found = asking.get("/plugins").json()["hooks"]
     assert not any(one["failures"] for one in found if one["plugin"] == "asking")
+
+
+def test_a_stream_that_never_waits_ends_when_its_client_leaves(asking: httpx.Client) -> None:
+    with asking.stream("POST", "/ask", json={"act": "floods"}) as answer:
+        assert next(answer.iter_bytes()).startswith(b"flood")
+    assert asking.get("/ask/now", timeout=60).status_code == 200
 
 
 def test_keys_and_their_limits_hold(packages: Packages, tmp_path: Path) -> None:
