@@ -37,7 +37,9 @@ async def trace(request: Request) -> Response:
 
 async def start_profile(request: Request) -> Response:
     """Note where the trace of the next /stop_profile begins."""
-    profile = context_of(request).profile
+    context = context_of(request)
+    _check_step_log(context)
+    profile = context.profile
     if profile.began is not None:
         raise APIError(409, "a profile is running: POST /stop_profile ends it")
     profile.began = time.monotonic()
@@ -47,16 +49,22 @@ async def start_profile(request: Request) -> Response:
 async def stop_profile(request: Request) -> Response:
     """The time since /start_profile, in Chrome's trace-event format."""
     context = context_of(request)
-    began, context.profile.began = context.profile.began, None
+    began = context.profile.began
     if began is None:
         raise APIError(409, "no profile is running: POST /start_profile starts one")
-    return await _trace(context, time.monotonic() - began)
+    answer = await _trace(context, time.monotonic() - began)
+    context.profile.began = None  # if no engine answered, the client tries again
+    return answer
+
+
+def _check_step_log(context: AppContext) -> None:
+    if not context.engine.config.step_log_size:
+        raise APIError(404, "there is no step log: the server runs with --step-log-size 0")
 
 
 async def _trace(context: AppContext, seconds: float) -> Response:
     engine = context.engine
-    if not engine.config.step_log_size:
-        raise APIError(404, "there is no step log: the server runs with --step-log-size 0")
+    _check_step_log(context)
     found = await engine.trace(seconds)
     if not found:
         raise APIError(503, "no engine answers: it hangs or is being started", retry_after=5.0)
