@@ -197,6 +197,21 @@ def test_a_route_that_hides_a_path_of_the_server_is_refused_at_the_start(
     assert "'asking'" in str(found.value) and "\n" not in str(found.value)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ('path="/ask", handle=now', "has the route /ask twice$"),
+        ('path="/ask/now", handle=5', "the handler of /ask/now must be a function, got 5"),
+    ],
+)
+def test_a_route_that_cannot_be_called_is_refused_at_the_start(
+    packages: Packages, wrong: str, message: str
+) -> None:
+    packages.install("asking", CODE.replace('path="/ask/now", handle=now', wrong), header=HEADER)
+    with pytest.raises(PluginError, match=message):
+        plugin_routes(EngineConfig(route="asking"))
+
+
 def test_the_documented_route_answers(packages: Packages) -> None:
     page = (ROOT / "docs/plugins/route.md").read_text(encoding="utf-8")
     packages.install("asking", page.partition("```python\n")[2].partition("```")[0], header="")
