@@ -11,7 +11,7 @@ import pytest
 
 from tokenmill.core.errors import EngineStoppedError
 from tokenmill.core.requests.sampling_params import SamplingParams
-from tokenmill.core.supervised import supervisor
+from tokenmill.core.supervised import lost_steps
 from tokenmill.core.supervised.lost_steps import MAX_FILES
 
 from ..core.shell.test_engine_shell import in_event_loop
@@ -90,8 +90,8 @@ async def test_a_server_that_ends_while_a_disk_hangs_logs_the_loss(
         is_over.wait()
         return folder
 
-    monkeypatch.setattr(supervisor, "write_lost_steps", hang)
-    monkeypatch.setattr(supervisor, "WRITE_SECONDS", 600.0)
+    monkeypatch.setattr(lost_steps, "_write", hang)
+    monkeypatch.setattr(lost_steps, "WRITE_SECONDS", 600.0)
     try:
         async with toy_process(lost_steps=tmp_path) as engine:
             with pytest.raises(EngineStoppedError):

@@ -154,7 +154,12 @@ def test_models_are_listed_and_shown(server: Server) -> None:
     assert shown["capabilities"] == ["completion", "tools", "thinking"]
     assert "message" in shown["template"] or "messages" in shown["template"]
     assert http.get("/api/version").json()["version"]
-    for path, body in (("show", {}), ("chat", {"messages": [{"role": "user", "content": "x"}]})):
+    for path, body in (
+        ("show", {}),
+        ("chat", {"messages": [{"role": "user", "content": "x"}]}),
+        ("chat", {}),
+        ("generate", {"prompt": ""}),
+    ):
         lost = http.post(f"/api/{path}", json={"model": "other"} | body)
         assert lost.status_code == 404 and "other" in lost.json()["error"]
 
@@ -164,6 +169,10 @@ def test_errors_have_ollamas_form_also_in_streams(server: Server) -> None:
     assert "format" in chat(http, "Hi", format="xml").json()["error"]
     assert chat(http, "Hi", messages=[{"role": "user", "images": ["x"]}]).status_code == 400
     assert isinstance(http.get("/api/chat").json()["error"], str)
+    assert chat(http, "Hi", think="often").json()["error"].startswith("think must be none, ")
+    body = '{"model": "m", "options": {"seed": 1e400}}'
+    huge = http.post("/api/chat", content=body, headers={"Content-Type": "application/json"})
+    assert huge.json()["error"] == "options[...] is a number that is out of range"
 
 
 def test_the_contract_makes_a_wire_format_short() -> None:

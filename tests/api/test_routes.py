@@ -67,6 +67,8 @@ async def start_late(call, messages):
         late.append(str(error))
 
 async def pieces(answer, body):
+    while body.act == "floods":
+        yield b"flood"
     async for delta in answer:
         yield delta.text.encode()
         if body.act == "breaks":
@@ -168,6 +170,12 @@ def test_a_task_that_outlives_its_handler_starts_no_chat(asking: httpx.Client) -
     assert "after the end of its call" in found[0]
 
 
+def test_a_stream_that_never_waits_ends_when_its_client_leaves(asking: httpx.Client) -> None:
+    with asking.stream("POST", "/ask", json={"act": "floods"}) as answer:
+        assert next(answer.iter_bytes()).startswith(b"flood")
+    assert asking.get("/ask/now", timeout=60).status_code == 200
+
+
 def test_keys_and_their_limits_hold(packages: Packages, tmp_path: Path) -> None:
     packages.install("asking", CODE, header=HEADER)
     keys = tmp_path / "keys.toml"
@@ -207,6 +215,21 @@ def test_a_route_that_hides_a_path_of_the_server_is_refused_at_the_start(
     with pytest.raises(PluginError, match=message) as found:
         plugin_routes(EngineConfig(route="asking"))
     assert "'asking'" in str(found.value) and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ('path="/ask", handle=now', "has the route /ask twice$"),
+        ('path="/ask/now", handle=5', "the handler of /ask/now must be a function, got 5"),
+    ],
+)
+def test_a_route_that_cannot_be_called_is_refused_at_the_start(
+    packages: Packages, wrong: str, message: str
+) -> None:
+    packages.install("asking", CODE.replace('path="/ask/now", handle=now', wrong), header=HEADER)
+    with pytest.raises(PluginError, match=message):
+        plugin_routes(EngineConfig(route="asking"))
 
 
 def test_the_documented_route_answers(packages: Packages) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from ...core.errors import ConfigError, TokenmillError
 from .running_server import add_server_flags, ask
 
 MAX_SECONDS = 3600.0
+_SHORTEST = 0.001
+_STDOUT = Path("-")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -25,6 +28,7 @@ def add_parser(subparsers: Any) -> None:
         examples=(
             "tokenmill trace --seconds 5",
             "tokenmill trace --seconds 30 --past -o slow.json",
+            "tokenmill trace -o - | gzip > trace.json.gz",
         ),
     )
     parser.add_argument(
@@ -37,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("trace.json"), metavar="PATH",
-        help="file to write (default: %(default)s)",
+        help="file to write; -: standard output (default: %(default)s)",
     )  # fmt: skip
     add_server_flags(parser)
     parser.set_defaults(run=_run)
@@ -56,15 +60,32 @@ def _run(args: argparse.Namespace) -> int:
     """Wait, and write the file. Raises TokenmillError."""
     if not 0 < args.seconds <= MAX_SECONDS:
         raise ConfigError(f"--seconds must be above 0 and at most {MAX_SECONDS:g}")
-    if not args.past:
+    if not args.past:  # what is wrong is found before the wait
+        _fetch(args, _SHORTEST)
+        _write(args.output, b"")
         time.sleep(args.seconds)
-    missing = "the server has no admin key: start it with --admin-key"
-    found = ask(args, f"/debug/trace?seconds={args.seconds:g}", msgspec.Raw, missing=missing)
+    found = _fetch(args, args.seconds)
     facts = msgspec.json.decode(found, type=_Trace).other_data
-    try:
-        args.output.write_bytes(found)
-    except OSError as error:
-        raise TokenmillError(f"{args.output} cannot be written: {error.strerror}") from error
-    counts = f"{facts.steps} steps and {facts.requests} requests"
-    print(f"{args.output}: {counts}; open it at https://ui.perfetto.dev")
+    _write(args.output, found)
+    if args.output != _STDOUT:
+        counts = f"{facts.steps} steps and {facts.requests} requests"
+        print(f"{args.output}: {counts}; open it at https://ui.perfetto.dev")
     return 0
+
+
+def _fetch(args: argparse.Namespace, seconds: float) -> msgspec.Raw:
+    missing = "the server has no admin key: start it with --admin-key"
+    return ask(args, f"/debug/trace?seconds={seconds:g}", msgspec.Raw, missing=missing)
+
+
+def _write(output: Path, trace: bytes | msgspec.Raw) -> None:
+    """Write the file. Without a trace, only find out whether that is possible: a file that is
+    there stays as it is."""
+    try:
+        if output == _STDOUT:
+            sys.stdout.buffer.write(trace)
+        else:
+            with output.open("wb" if trace else "ab") as file:
+                file.write(trace)
+    except OSError as error:
+        raise TokenmillError(f"{output} cannot be written: {error.strerror}") from error

@@ -50,8 +50,10 @@ def build_routes(config: EngineConfig, own: Sequence[HTTPRoute]) -> PluginRoutes
         error = guards.add(built.error, provider.source, ROUTE.name, ADMITS)
         for route in _routes_of(provider, built):
             _check(route, provider.source, own)
-            if route.path in sources:
-                both = f"{sources[route.path]} and {provider.source}"
+            if (other := sources.get(route.path)) == provider.source:
+                raise PluginError(f"{other} has the route {route.path} twice")
+            if other is not None:
+                both = f"{other} and {provider.source}"
                 raise PluginError(f"{both} both have the route {route.path}; disable one of them")
             sources[route.path] = provider.source
             handler = guards.add(route.handle, provider.source, ROUTE.name, ADMITS)

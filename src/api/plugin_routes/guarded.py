@@ -5,7 +5,7 @@ An exception is a failure of the plugin, unless it comes from the server: then i
 
 from __future__ import annotations
 
-from asyncio import CancelledError
+from asyncio import CancelledError, sleep
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import coroutine
 from typing import Any, TypeVar
@@ -51,6 +51,8 @@ async def guarded_pieces(guard: Guard, pieces: AsyncIterator[object]) -> AsyncIt
     try:
         while (piece := await guarded(guard, lambda: _next(pieces))) is not None:
             yield piece
+            # Pieces may come without a wait, and the others and a client that leaves need the loop.
+            await sleep(0)
     finally:
         if (close := getattr(pieces, "aclose", None)) is not None:
             await guarded(guard, close)

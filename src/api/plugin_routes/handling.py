@@ -68,7 +68,10 @@ async def _checked(answering: Any) -> Response | RouteStream:
         case RouteStream(pieces=AsyncIterator(), media_type=str(media_type)):
             if _is_header(media_type):
                 return answer
-    raise PluginError(f"a handler must return RouteAnswer or RouteStream, got {answer!r:.200}")
+    raise PluginError(
+        "a handler must return a RouteAnswer with a status from 200 to 599 or a RouteStream of an "
+        f"async iterator, and with a media type in ASCII, got {answer!r:.200}"
+    )
 
 
 def _is_header(text: str) -> bool:

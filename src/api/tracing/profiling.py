@@ -33,14 +33,14 @@ async def trace(request: Request) -> Response:
             param="seconds",
         )
     context = context_of(request)
-    _check_log(context)
+    _check_step_log(context)
     return await _trace(context, seconds)
 
 
 async def start_profile(request: Request) -> Response:
     """Note where the trace of the next /stop_profile begins."""
     context = context_of(request)
-    _check_log(context)
+    _check_step_log(context)
     profile = context.profile
     if profile.began is not None:
         raise APIError(409, "a profile is running: POST /stop_profile ends it")
@@ -51,13 +51,15 @@ async def start_profile(request: Request) -> Response:
 async def stop_profile(request: Request) -> Response:
     """The time since /start_profile, in Chrome's trace-event format."""
     context = context_of(request)
-    began, context.profile.began = context.profile.began, None
+    began = context.profile.began
     if began is None:
         raise APIError(409, "no profile is running: POST /start_profile starts one")
-    return await _trace(context, time.monotonic() - began)
+    answer = await _trace(context, time.monotonic() - began)
+    context.profile.began = None  # if no engine answered, the client tries again
+    return answer
 
 
-def _check_log(context: AppContext) -> None:
+def _check_step_log(context: AppContext) -> None:
     if not context.engine.config.step_log_size:
         raise APIError(404, "there is no step log: the server runs with --step-log-size 0")
 

@@ -43,6 +43,8 @@ def explain_value(error: msgspec.ValidationError, kind: type) -> tuple[str | Non
     where = path.lstrip(".") or "the body"
     if place and place.group(1):
         where, found = f"a key of {where}", _key_type(found)
+    if isinstance(found, inspect.AnyType):  # 1e400, for example
+        return (steps[0] if steps else None), f"{where} is a number that is out of range"
     sent = _GOT.search(text)
     got = f", got {_SENT.get(sent.group(1), sent.group(1))}" if sent else ""
     return (steps[0] if steps else None), f"{where} must be {_describe(found)}{got}"

@@ -42,6 +42,7 @@ _OPTIONS |= {"num_predict": "max_tokens", "repeat_penalty": "repetition_penalty"
 """Sampling parameters by Ollama's names. Other options are mostly settings of llama.cpp."""
 _NAMES = {ours: f"options.{theirs}" for theirs, ours in _OPTIONS.items()}
 _NAMES |= {"grammar": "format", "response_format": "format", "prompt": "messages"}
+_NAMES |= {"chat_template_kwargs.reasoning_effort": "think"}
 
 
 class Message(msgspec.Struct, kw_only=True):
@@ -100,15 +101,14 @@ class Ollama:
         return {"error": message}
 
     async def _tags(self, call: RouteCall, body: None) -> RouteAnswer:
-        info = call.model.info
+        info, names = call.model.info, call.model.names
         facts = {
             "modified_at": self._since,
             "size": info.num_parameters * (4 if info.dtype == "float32" else 2),
             "digest": hashlib.sha256(info.name.encode()).hexdigest(),
             "details": _details(info),
         }
-        models = [{"name": name, "model": name, **facts} for name in call.model.names]
-        return RouteAnswer(body={"models": models})
+        return RouteAnswer(body={"models": [{"name": n, "model": n, **facts} for n in names]})
 
     async def _show(self, call: RouteCall, body: ShowBody) -> RouteAnswer:
         model, details = call.model, _details(call.model.info)
@@ -156,7 +156,7 @@ async def _answer(
 ) -> RouteAnswer | RouteStream:
     is_chat, options = isinstance(body, ChatBody), body.options or {}
     head = {"model": body.model, "created_at": datetime.now(UTC).isoformat()}
-    if not messages and _untagged(body.model, call) in call.model.names:  # load or unload it
+    if (name := _untagged(body.model, call)) in call.model.names and not messages:  # it is loaded
         return RouteAnswer(body=head | _said((), is_chat) | {"done": True, "done_reason": "load"})
     call.name_ignored([f"options.{name}" for name in options if name not in _OPTIONS])
     sampling = {_OPTIONS[name]: value for name, value in options.items() if name in _OPTIONS}
@@ -166,13 +166,13 @@ async def _answer(
     if isinstance(body.think, str):
         thinking["reasoning_effort"] = body.think
     chat = RouteChat(
-        model=_untagged(body.model, call),
+        model=name,
         messages=messages,
         tools=tools,
         sampling=sampling,
         grammar=_grammar(body.format),
         template_kwargs=thinking,
-        continue_final_message=bool(messages) and messages[-1]["role"] == "assistant",
+        continue_final_message=[m["role"] for m in messages[-1:]] == ["assistant"],
         is_streamed=body.stream is not False,
         names=_NAMES,
     )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -73,6 +74,18 @@ def test_a_profile_has_the_requests_between_start_and_stop(http: httpx.Client) -
     assert http.post("/stop_profile", headers=ADMIN).status_code == 409
 
 
+def test_a_profile_can_be_stopped_again_if_no_engine_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = toy_engine()
+    with serve_engine(engine, admin_key=KEY) as served, served.client() as http:
+        assert http.post("/start_profile", headers=ADMIN).status_code == 200
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "trace", AsyncMock(return_value=()))
+            assert http.post("/stop_profile", headers=ADMIN).status_code == 503
+        assert http.post("/stop_profile", headers=ADMIN).status_code == 200
+
+
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "x", "1e9"])
 def test_a_wrong_number_of_seconds_is_refused(http: httpx.Client, seconds: str) -> None:
     answer = http.get(f"/debug/trace?seconds={seconds}", headers=ADMIN)
@@ -133,6 +146,23 @@ def test_the_command_writes_the_next_seconds_or_the_past_ones(
     assert f"{path}: " in (out := capsys.readouterr().out) and "ui.perfetto.dev" in out
     assert trace(served, "--seconds", "0.05", "-o", str(path)) == 0
     assert "0 steps and 0 requests" in capsys.readouterr().out
+
+
+def test_the_command_writes_to_standard_output(
+    served: Served, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert trace(served, "--seconds", "0.05", "-o", "-") == 0
+    assert json.loads(capsysbinary.readouterr().out)["otherData"]["steps"] == 0
+
+
+def test_the_command_says_what_is_wrong_before_it_waits(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waits"))
+    hour = ["trace", "--seconds", "3600", "--url", served.url]
+    assert main([*hour, "--admin-key", "sk-wrong", "-o", str(tmp_path / "a.json")]) == 1
+    assert main([*hour, "--admin-key", KEY, "-o", str(tmp_path / "nowhere" / "a.json")]) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_says_what_is_wrong(

@@ -56,6 +56,13 @@ class HasAParameter(Right):
 
 
 @fails(suite.check_its_examples_are_answered)
+class StreamsForEver(Right):
+    async def pieces(self, call: RouteCall, body: Body) -> AsyncIterator[object]:
+        while True:
+            yield b"more"
+
+
+@fails(suite.check_its_examples_are_answered)
 class AnswersWithText(Right):
     async def say(self, call: RouteCall, body: Body) -> Any:
         return "Hi"

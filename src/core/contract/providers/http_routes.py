@@ -167,6 +167,8 @@ def reason_against(route: object) -> str | None:
             f"the path {path!r:.100} of a route must be parts of letters, digits and ._~- after "
             'slashes, such as "/api/chat"'
         )
+    if not callable(route.handle):
+        return f"the handler of {path} must be a function, got {route.handle!r:.100}"
     if body is not None and not (isinstance(body, type) and issubclass(body, msgspec.Struct)):
         return f"the body of {path} must be a class of msgspec.Struct, got {body!r:.100}"
     return None
