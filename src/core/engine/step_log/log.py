@@ -156,7 +156,7 @@ class StepLog:
         if result is None:
             self._note_failure(opened.plan.step_id, now)
         for engine_id in [*self._redoing]:
-            if engine_id not in self._idle:  # a swapped one keeps its tokens, and has to come back
+            if engine_id not in self._idle:  # a swapped one has its tokens, but must come back
                 self._recover(engine_id, now)
         for engine_id in [*self._prompting]:
             ledger = self._live[engine_id]
@@ -235,8 +235,8 @@ class StepLog:
     def _compute(self, engine_id: str, now: float) -> None:
         ledger = self._idle.pop(engine_id)
         ledger.compute(now)
-        if engine_id in self._redoing:
-            self._recover(engine_id, now)
+        if engine_id in self._redoing and ledger.preemptions[-1].mode == "swap":
+            self._recover(engine_id, now)  # its tokens come back before the step
         self._refused.discard(engine_id)
         self._siblings.pop(engine_id, None)
         if not ledger.has_token:
