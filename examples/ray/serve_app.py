@@ -96,7 +96,8 @@ class Front:
         messages = self._replicas.answer.remote(scope, await request.body())
         begun = await anext(messages)
         answer = StreamingResponse((one["body"] async for one in messages), begun["status"])
-        answer.raw_headers = begun["headers"]
+        # Serve adds the request's id itself: a client would get it twice.
+        answer.raw_headers = [one for one in begun["headers"] if one[0] != b"x-request-id"]
         return answer
 
 

@@ -7,10 +7,12 @@ import logging
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tokenmill.core.log import JsonFormatter
+from tokenmill.core.processes.place import Place
 
 from .serving import serve_engine
 from .test_keys import FILE, write
@@ -37,12 +39,18 @@ def output() -> Iterator[StringIO]:
     logger.setLevel(logging.NOTSET)
 
 
+@pytest.mark.parametrize(
+    "replicas", [{}, {"places": (Place(), Place()), "router": "round-robin"}], ids=["one", "two"]
+)
 def test_what_the_api_knows_of_a_request_reaches_the_engine_s_process(
+    replicas: dict[str, Any],
     tmp_path: Path,
     collector: Collector,
     output: StringIO,
 ) -> None:
-    engine = toy_process(otlp_traces_endpoint=collector.url)
+    engine = toy_process(
+        otlp_traces_endpoint=collector.url, scheduling_policy="priority", **replicas
+    )
     file = write(tmp_path, FILE)
     with (
         serve_engine(engine, api_key_file=file, admin_key="sk-admin") as served,
@@ -52,11 +60,16 @@ def test_what_the_api_knows_of_a_request_reaches_the_engine_s_process(
         assert statuses == [200, 200, 429]
         admin = {"Authorization": "Bearer sk-admin"}
         with http.stream(
-            "POST", "/v1/completions", json=ASK | {"max_tokens": 500, "stream": True}, headers=admin
-        ):
+            "POST",
+            "/v1/completions",
+            json=ASK | {"max_tokens": 500, "stream": True, "priority": 7},
+            headers=admin,
+        ) as begun:
+            assert begun.status_code == 200, begun.read()
             state = http.get("/debug/state", headers=admin).json()
         [live] = state["requests"]
-        assert (live["request_id"], live["api_key_id"]) == ("cmpl-abc", "admin")
+        known = (live["request_id"], live["api_key_id"], live["priority"])
+        assert known == ("cmpl-abc", "admin", 7)
     # The answer that was left may have generated any number of tokens.
     ended = [(span, values(span)["gen_ai.response.finish_reason"]) for span in collector.spans]
     done = [span for span, reason in ended if reason == "length"]

@@ -47,12 +47,19 @@ class Collector:
         return Response(b"", media_type="application/x-protobuf")
 
 
-@pytest.fixture
-def collector() -> Iterator[Collector]:
+@contextlib.contextmanager
+def collecting(host: str) -> Iterator[Collector]:
+    """A collector at an address of this machine."""
     found = Collector()
     app = Starlette(routes=[Route("/v1/traces", found.take, methods=["POST"])])
-    with bind("127.0.0.1", 0) as sock, running(app, sock):
-        found.url = f"http://127.0.0.1:{sock.getsockname()[1]}/v1/traces"
+    with bind(host, 0) as sock, running(app, sock):
+        found.url = f"http://{host}:{sock.getsockname()[1]}/v1/traces"
+        yield found
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting("127.0.0.1") as found:
         yield found
 
 

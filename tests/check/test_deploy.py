@@ -1,4 +1,4 @@
-"""The configurations of docs/deploy.md are valid, and its proxies send each token at once."""
+"""The systemd unit is valid, and the proxies of docs/deploy.md send each token at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ import trustme
 
 from .parts import need
 
-TEXT = (Path(__file__).parents[2] / "docs/deploy.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
 NAME = "llm.example.com"
 
 
@@ -32,7 +33,8 @@ def block(language: str, part: str) -> str:
 def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     unit = tmp_path / "tokenmill.service"
     program = shutil.which("true")
-    unit.write_text(block("ini", "ExecStart").replace("/opt/tokenmill/bin/tokenmill", str(program)))
+    text = (ROOT / "deploy/tokenmill.service").read_text()
+    unit.write_text(text.replace("/opt/tokenmill/bin/tokenmill", str(program)))
     command = [need("systemd-analyze", "systemd"), "verify", "--man=no", unit]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and not done.stderr, done.stderr

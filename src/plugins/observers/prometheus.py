@@ -9,6 +9,7 @@ the server's own process imports this file, too.
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -78,6 +79,7 @@ class PrometheusMetrics:
         self._config = context.config
         self._prefix = _checked_prefix(context.config.metrics_prefix)
         self._started: Started | None = None
+        self._started_at = time.time()
         self._engine: EngineClient | None = None
         self._counters = Counter(dict.fromkeys(_COUNTERS, 0))
         self._reasons = Counter({reason.value: 0 for reason in FinishReason})
@@ -167,6 +169,7 @@ class PrometheusMetrics:
             return
         names, values = ["model_name", "engine"], [self._started.model_name, "0"]
         yield self._cache_config(self._started)
+        yield self._adapters()
         for name, help in _GAUGES.items():
             gauge = GaugeMetricFamily(self._prefix + name, help, labels=names)
             gauge.add_metric(values, self._gauges[name])
@@ -284,6 +287,20 @@ class PrometheusMetrics:
             f"{self._prefix}cache_config_info", "The KV cache, as labels.", labels=list(labels)
         )
         family.add_metric([str(value) for value in labels.values()], 1)
+        return family
+
+    def _adapters(self) -> GaugeMetricFamily:
+        """No adapters, because the engine has none. An endpoint picker of Kubernetes' gateway API
+        reports an error at each scrape if the metric is missing."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        labels = {"max_lora": 0, "running_lora_adapters": "", "waiting_lora_adapters": ""}
+        family = GaugeMetricFamily(
+            f"{self._prefix}lora_requests_info",
+            "LoRA adapters as labels; the value is the time of their last change.",
+            labels=[*labels, "engine"],
+        )
+        family.add_metric([*map(str, labels.values()), "0"], self._started_at)
         return family
 
 
