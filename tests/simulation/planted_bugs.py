@@ -46,6 +46,7 @@ TOO_MANY = "a grant computes more than is generated"
 BUDGET = "the budget was not kept"
 IDLE = "work, room, and nothing was planned"
 WRONG = "got wrong tokens"
+WRONG_PARENT = "a wrong parent"
 
 
 def bug(
@@ -77,7 +78,7 @@ def one_block_is_never_dropped(patch: Planter) -> None:
     patch.setattr(BlockPool, "drop", lambda self, blocks: original(self, list(blocks)[:-1]))
 
 
-@bug(OVERWRITTEN, TWICE)
+@bug(OVERWRITTEN, TWICE, WRONG_PARENT)
 def the_hash_forgets_its_parent(patch: Planter) -> None:
     def forgetful(parent: bytes, token_ids: Sequence[int]) -> bytes:
         return hash_block(b"", token_ids)
@@ -85,7 +86,7 @@ def the_hash_forgets_its_parent(patch: Planter) -> None:
     patch.setattr(pool, "hash_block", forgetful)
 
 
-@bug(WRONG, OVERWRITTEN)
+@bug(WRONG, OVERWRITTEN, WRONG_PARENT)
 def the_hash_forgets_the_tokens_and_nobody_compares(patch: Planter) -> None:
     patch.setattr(pool, "hash_block", lambda parent, ids: hash_block(parent, ids[:1]))
     key = pool._key

@@ -315,7 +315,6 @@ class Life:
         core = self._core
         assert self._reasons.keys() == self._requests.keys(), "a request did not end"
         assert core.pool.num_held == core.host_pool.num_held == 0, "a block is still held"
-        self._check_cache()
         for name, request in self._requests.items():
             got = self._tokens[name]
             right = self._expected(request.prompt_token_ids, len(got), request.seed)
@@ -334,6 +333,7 @@ class Life:
             self._check_explanation(request)
             if self._reasons[name] is FinishReason.STOP:
                 assert request.num_generated_tokens == len(got), "tokens after the stop are counted"
+        self._check_cache()
 
     def _check_cache(self) -> None:
         """The events of the prefix cache tell of the same blocks as the pool has."""

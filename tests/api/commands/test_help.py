@@ -58,7 +58,7 @@ def test_help_fits_80_columns_and_has_an_example_that_the_parser_accepts(name: s
         assert max(map(len, text.splitlines())) <= 80
         assert parser.examples and all(f"\n  {one}\n" in text for one in parser.examples)
     for example in parser.examples:
-        name_of_program, *words = shlex.split(example.partition(">")[0])
+        name_of_program, *words = shlex.split(re.split("[>|]", example)[0])
         assert name_of_program == "tokenmill"
         PARSER.parse_args(words)
     assert any(example.startswith(name) for example in parser.examples)

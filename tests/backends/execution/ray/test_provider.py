@@ -54,5 +54,5 @@ def test_an_address_at_which_nothing_listens_is_an_error_with_host_and_port() ->
         port = server.getsockname()[1]
     with pytest.raises(UnavailableError, match=f"nothing answers at host 127.0.0.1, port {port}"):
         join_cluster(f"127.0.0.1:{port}", num_cpus=1, num_gpus=0)
-    with pytest.raises(ConfigError, match="give HOST:PORT, or auto"):
+    with pytest.raises(ConfigError, match="must be HOST:PORT or auto"):
         join_cluster("127.0.0.1:ray", num_cpus=1, num_gpus=0)
