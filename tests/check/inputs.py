@@ -1,7 +1,10 @@
 """The files that a module of tests depends on, and git's ids of their contents.
 
-Python files are found by their imports. A package on the way to an imported module counts, but the
-imports of its __init__.py do not: they only offer names.
+Python files are found by their imports. Three kinds of files count whose own imports do not:
+
+- the __init__.py of a package on the way to an imported module, which only offers names;
+- conftest.py, whose imports are the fixtures of all tests;
+- files of src/core, which hold data and decisions: what depends on these names the folder.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from pathlib import Path
 
 PACKAGE = "tokenmill"
 """The package, in the folder src. Its own names load its parts later: all of them are inputs."""
+DATA = Path("src", "core")
 
 
 def digest_inputs(root: Path, module: Path, declared: Iterable[str]) -> str | None:
@@ -46,7 +50,7 @@ def digest_inputs(root: Path, module: Path, declared: Iterable[str]) -> str | No
 
 
 def python_inputs(root: Path, starts: Sequence[Path]) -> set[Path]:
-    """Python files, the conftest.py files above them, and all files of `root` that they import.
+    """Python files, the conftest.py files above them, and the files of `root` that they import.
 
     The path `root/tokenmill`, which is no file, stands for the whole package.
     """
@@ -60,7 +64,8 @@ def python_inputs(root: Path, starts: Sequence[Path]) -> set[Path]:
             continue
         found.add(path)
         if path.is_file():
-            todo += _imported(root, path)
+            if path.name != "conftest.py" and not path.is_relative_to(root / DATA):
+                todo += _imported(root, path)
             packages = (folder / "__init__.py" for folder in path.parents)
             found |= {one for one in packages if one.is_file() and one.is_relative_to(root)}
     return found

@@ -16,8 +16,11 @@ FILES = {
     "pyproject.toml": '[tool.pytest.ini_options]\ntestpaths = ["own"]\nmarkers = ["check"]\n',
     "src/__init__.py": "",
     "src/used.py": "from .deeper import NUMBER\n",
-    "src/deeper.py": "NUMBER = 1\n",
+    "src/deeper.py": "from .core.data import NUMBER as NUMBER\n",
     "src/other.py": "NUMBER = 1\n",
+    "src/core/__init__.py": "",
+    "src/core/data.py": "from . import decisions as decisions\nNUMBER = 1\n",
+    "src/core/decisions.py": "",
     "src/kernels/sum.cpp": "int sum;\n",
     "tests/check/README": "",
     "own/__init__.py": "",
@@ -92,13 +95,15 @@ def test_only_the_same_inputs_are_proven(checkout: Checkout) -> None:
     assert "3 passed" in checkout.check()
     assert PROVEN in (again := checkout.check()) and "1 passed, 2 deselected" in again
     assert PROVEN in (parallel := checkout.check("-n2")) and "1 passed" in parallel
-    for changed in ("src/kernels/sum.cpp", "src/deeper.py", "own/helper.py", "own/conftest.py"):
+    inputs = ("src/kernels/sum.cpp", "src/deeper.py", "own/helper.py", "own/conftest.py")
+    for changed in (*inputs, "src/core/data.py"):
         with (checkout.folder / changed).open("a") as file:
             file.write("\n")
         assert "3 passed" in checkout.check(), changed
     (checkout.folder / "src" / "kernels" / "new.h").write_text("")
     assert "3 passed" in checkout.check("-n2")
     (checkout.folder / "src" / "other.py").write_text("NUMBER = 2\n")
+    (checkout.folder / "src" / "core" / "decisions.py").write_text("NUMBER = 2\n")
     assert PROVEN in checkout.check()
 
 
