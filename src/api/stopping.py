@@ -90,7 +90,9 @@ class Stopper:
         try:
             await engine.drain(self._timeout)
             # A plugin's route may answer without the engine.
-            while time.monotonic() < end and any(one.is_answering for one in _connections(server)):
+            while (  # noqa: ASYNC110 (uvicorn has no event for it)
+                time.monotonic() < end and any(one.is_answering for one in _connections(server))
+            ):
                 await asyncio.sleep(POLL_SECONDS)
         except Exception:
             log.exception("drain_failed")
