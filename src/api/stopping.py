@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import NoReturn, Self
 
@@ -18,9 +18,11 @@ import uvicorn
 from ..core.contract.client import EngineClient
 from ..core.log import get_logger
 from ..core.shell.local_engine import DEVICE_THREAD
+from .http.connections.connection import Connection
 
 LAST_WORDS = 1.0
 """Seconds to send the last chunks after the engine has aborted all requests."""
+POLL_SECONDS = 0.05
 CLOSING_SECONDS = 7.0
 """Seconds until the process ends after the second signal. The engine's own limit is shorter."""
 DRAINING_SECONDS = 2 * CLOSING_SECONDS
@@ -64,7 +66,8 @@ class Stopper:
             self._draining = asyncio.create_task(self._drain(engine, server))
 
         def stop() -> None:
-            server.force_exit = server.should_exit = True
+            server.should_exit = True
+            _cut(server)
 
         arguments = reader, loop, self._timeout, drain, stop
         threading.Thread(
@@ -83,14 +86,31 @@ class Stopper:
     async def _drain(self, engine: EngineClient, server: uvicorn.Server) -> None:
         num_requests = len(server.server_state.tasks)
         log.info("draining", timeout=self._timeout, num_requests=num_requests)
+        end = time.monotonic() + self._timeout
         try:
             await engine.drain(self._timeout)
+            # A plugin's route may answer without the engine.
+            while (  # noqa: ASYNC110 (uvicorn has no event for it)
+                time.monotonic() < end and any(one.is_answering for one in _connections(server))
+            ):
+                await asyncio.sleep(POLL_SECONDS)
         except Exception:
             log.exception("drain_failed")
         finally:
             server.should_exit = True
         await asyncio.sleep(LAST_WORDS)  # streams send their last chunk and [DONE]
-        server.force_exit = True
+        _cut(server)
+
+
+def _connections(server: uvicorn.Server) -> Sequence[Connection]:
+    return [one for one in server.server_state.connections if isinstance(one, Connection)]
+
+
+def _cut(server: uvicorn.Server) -> None:
+    """End the answers that are not complete, and do not wait for their handlers."""
+    for connection in _connections(server):
+        connection.cut()
+    server.force_exit = True
 
 
 def _listen(

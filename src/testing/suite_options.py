@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,14 +50,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(ProgressFile(progress_file))
     name: str | None = config.getoption("--plugin")
     if name is None:
-        raise pytest.UsageError("name the plugin to check: --plugin NAME")
+        raise _usage_error("name the plugin to check: --plugin NAME")
     plugins_file: str | None = config.getoption("--plugins-file")
     try:
         config.stash[_NAME] = find_plugin(name).source.plugin
         if plugins_file is not None:
             read_settings(plugins_file)
     except TokenmillError as error:
-        raise pytest.UsageError(str(error)) from None
+        raise _usage_error(str(error)) from None
     try:
         plugin = LoadedPlugin(name, plugins_file)
         config.stash[_SUBJECTS] = plugin.subjects()
@@ -66,7 +67,13 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         add_tests(kind for name, kind in KINDS.items() if name in offered)
     except ImportError as error:
-        raise pytest.UsageError(f"a suite for this plugin needs more libraries: {error}") from None
+        raise _usage_error(f"a suite for this plugin needs more libraries: {error}") from None
+
+
+def _usage_error(text: str) -> pytest.UsageError:
+    """Print the text as tokenmill's commands do. pytest would print it after "ERROR:"."""
+    print(f"error: {text}", file=sys.stderr)
+    return pytest.UsageError()
 
 
 def pytest_report_header(config: pytest.Config) -> str:

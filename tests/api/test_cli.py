@@ -97,6 +97,9 @@ def test_help_of_serve_names_vllm_s_flags_and_their_defaults() -> None:
         (["serve", "--max-num-seqs", "many"], ["many"]),
         (["serve", "--kv-cache-memory", "1e999G"], ["1e999G"]),
         (["generate"], ["PROMPT"]),
+        (["why"], ["either the ID"]),
+        (["why", "a", "--key", "b"], ["either the ID"]),
+        (["why", "a", "--slowest", "3"], ["either the ID"]),
         (["sreve"], ["sreve"]),
     ],
     ids=" ".join,
@@ -179,6 +182,7 @@ def test_plugins_are_listed_one_per_row_where_nobody_sees_it_on_a_terminal() -> 
     (row,) = [row for row in rows if row.startswith("fcfs ")]
     assert "enabled" in row and "scheduling_policy:fcfs*" in row
     assert row.split()[-2] == "tokenmill"
+    assert [row for row in rows if row != row.rstrip()] == []
     listed = json.loads(run_forked("plugins", "list", "--json").stdout)
     assert {row.split()[0] for row in rows[1:]} == {plugin["name"] for plugin in listed}
 
@@ -247,6 +251,19 @@ def test_text_that_the_terminal_s_encoding_lacks_is_escaped() -> None:
         check=False,
     )
     assert (done.stdout, done.stderr) == ("tokenmill 1\\u2026\n", "")
+
+
+def test_text_in_an_argument_is_utf_8_in_every_locale() -> None:
+    code = "import sys; from tokenmill.api.commands.flags.text import utf8_text as text"
+    code += "; print(ascii(text(sys.argv[1])))"
+    ascii_only = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for environment in (ascii_only, dict(os.environ)):
+        command: list[str | bytes] = [sys.executable, "-c", code, "caf\xe9 \U0001f600".encode()]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.stdout == "'caf\\xe9 \\U0001f600'\n", done.stderr
+    command = [sys.executable, "-m", "tokenmill.api.cli", "chat", "-q", b"caf\xe9"]
+    done = subprocess.run(command, env=ascii_only, capture_output=True, text=True)
+    check_one_line(done, 1, "not UTF-8", "caf")
 
 
 def test_version_is_a_command_too() -> None:

@@ -83,6 +83,12 @@ def test_a_whole_answer_is_one_object_and_options_are_sampling_parameters(server
         chat(http, "Hi", stream=False, options={"stop": ["late"]}).json()["message"]["content"]
         == "It is "
     )
+    whole = chat(http, "Hi", stream=False, options={"num_predict": 4.0, "top_k": 1.0, "seed": 3.0})
+    assert whole.json()["eval_count"] == 4
+    for more_than_the_context in (1 << 20, 1e9):
+        options = {"num_predict": more_than_the_context}
+        assert chat(http, "Hi", stream=False, options=options).json()["done_reason"] == "stop"
+    assert chat(http, "Hi", options={"num_predict": 4.5}).status_code == 400
     wrong = chat(http, "Hi", options={"num_predict": "x"})
     assert wrong.status_code == 400 and "options.num_predict must be" in wrong.json()["error"]
 
@@ -152,6 +158,7 @@ def test_models_are_listed_and_shown(server: Server) -> None:
     assert model["name"] == model["model"] == "m" and len(model["digest"]) == 64
     shown = http.post("/api/show", json={"model": "m:latest"}).json()
     assert shown["capabilities"] == ["completion", "tools", "thinking"]
+    assert http.post("/api/show", json={"name": "m"}).json() == shown
     assert "message" in shown["template"] or "messages" in shown["template"]
     assert http.get("/api/version").json()["version"]
     for path, body in (
@@ -168,6 +175,8 @@ def test_errors_have_ollamas_form_also_in_streams(server: Server) -> None:
     http, _ = server
     assert "format" in chat(http, "Hi", format="xml").json()["error"]
     assert chat(http, "Hi", messages=[{"role": "user", "images": ["x"]}]).status_code == 400
+    images = http.post("/api/generate", json={"model": "m", "prompt": "Hi", "images": ["x"]})
+    assert images.json()["error"] == "images is not supported: the model reads only text"
     assert isinstance(http.get("/api/chat").json()["error"], str)
     assert chat(http, "Hi", think="often").json()["error"].startswith("think must be none, ")
     body = '{"model": "m", "options": {"seed": 1e400}}'

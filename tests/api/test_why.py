@@ -293,9 +293,6 @@ def test_the_requests_of_one_key_are_listed(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ((), "either the ID"),
-        (("a", "--key", "b"), "either the ID"),
-        (("a", "--slowest", "3"), "either the ID"),
         (("nobody",), "not in the step log"),
         (("nobody", "--admin-key", "wrong"), "does not know the API key"),
     ],

@@ -68,7 +68,9 @@ def test_a_broken_plugin_fails_with_the_reason(
 
 def test_an_unknown_name_is_a_usage_error_with_a_near_one(capfd: Capture) -> None:
     assert run_check("fcsf") == 2
-    assert "no plugin named 'fcsf'" in capfd.readouterr().err
+    printed = capfd.readouterr()
+    assert printed.err.startswith("error: no plugin named 'fcsf'")
+    assert "ERROR" not in printed.err + printed.out
 
 
 def test_the_plugins_file_of_the_folder_is_used_and_passing_tests_are_not_listed(

@@ -19,6 +19,7 @@ from .flags.engine import (
     merge_model_argument,
 )
 from .flags.sampling import add_sampling_flags, sampling_options
+from .flags.text import utf8_text
 from .progress import ProgressDisplay
 
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     _check_order(args)
     merge_model_argument(args)
     config, options = engine_config(args), sampling_options(args)
-    prompt = _standard_input() if args.prompt == "-" else args.prompt
+    prompt = _standard_input() if args.prompt == "-" else utf8_text(args.prompt)
     from ...assembly import build_engine
     from ...core.requests.sampling_params import OutputKind
     from ..chat.sampling import params_with_all_room

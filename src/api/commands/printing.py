@@ -27,12 +27,17 @@ def new_table(*columns: str, right: Collection[str] = ()) -> Any:
     return table
 
 
-def print_table(table: Any) -> None:
-    """Print it as wide as the terminal, or without breaks if the output is no terminal."""
+def print_table(table: Any, width: int | None = None) -> None:
+    """Print it as wide as the terminal, or `width` columns wide and without trailing blanks."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else UNLIMITED
-    Console(width=width, markup=False).print(table)
+    if sys.stdout.isatty():
+        Console(markup=False).print(table)
+        return
+    console = Console(width=width or UNLIMITED, markup=False)
+    with console.capture() as printed:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
 def size_text(num_bytes: int) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from ...core.contract.activity import Activity, BlockState, StepActivity, count_blocks
 from ...core.contract.client import Load
 from ...core.errors import ConfigError
-from .printing import new_table, print_json
+from .printing import new_table, print_json, print_table
 from .running_server import add_server_flags, ask
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _run(args: argparse.Namespace) -> int:
     from rich.live import Live
 
     if not sys.stdout.isatty():
-        Console(width=120, markup=False).print(_view(found))
+        print_table(_view(found), width=120)
         return 0
     console = Console(markup=False)
     with Live(_view(found), console=console, screen=True, auto_refresh=False) as live:

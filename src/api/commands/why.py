@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from ...core.contract.explanation import Explanation
-from ...core.errors import ConfigError
 from .explanations import explanation_text, parts_text
 from .printing import new_table, print_json, print_table
 from .running_server import add_server_flags, ask
@@ -47,14 +47,14 @@ def add_parser(subparsers: Any) -> None:
     )
     add_server_flags(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=partial(_run, parser))
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     """Print one request or the slowest ones. Raises TokenmillError."""
     lists = args.slowest is not None or args.key is not None
     if (args.request_id is not None) == lists:
-        raise ConfigError("give either the ID of a request, or --slowest N or --key NAME")
+        parser.error("give either the ID of a request, or --slowest N or --key NAME")
     from ..http.log_lines import printable
 
     found = _ask(args)

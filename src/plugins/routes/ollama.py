@@ -6,7 +6,7 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -34,7 +34,6 @@ from ...plugin import (
 )
 
 TOKENMILL_API = (1, 1)
-
 Json = dict[str, Any]
 _SAME = ("temperature", "top_p", "top_k", "min_p", "seed", "stop")
 _OPTIONS = {name: name for name in (*_SAME, "presence_penalty", "frequency_penalty")}
@@ -54,12 +53,14 @@ class Message(msgspec.Struct, kw_only=True):
 
 
 class ShowBody(msgspec.Struct, kw_only=True):
-    model: str
+    model: str = ""
+    name: str = ""  # of old clients
 
 
-class AnswerBody(ShowBody, kw_only=True):
+class AnswerBody(msgspec.Struct, kw_only=True):
     """The fields that chats and prompts share. `keep_alive` has no effect: the model stays."""
 
+    model: str
     stream: bool | None = None
     think: bool | str | None = None
     format: Json | str | None = None
@@ -112,8 +113,8 @@ class Ollama:
 
     async def _show(self, call: RouteCall, body: ShowBody) -> RouteAnswer:
         model, details = call.model, _details(call.model.info)
-        if _untagged(body.model, call) not in model.names:
-            return RouteAnswer(body=self.error(404, f"model {body.model!r} not found"), status=404)
+        if _untagged(name := body.model or body.name, call) not in model.names:
+            return RouteAnswer(body=self.error(404, f"model {name!r} not found"), status=404)
         can = {"tools": model.finds_tool_calls, "thinking": model.finds_reasoning}
         found = {
             "modified_at": self._since,
@@ -143,28 +144,27 @@ async def _chat(call: RouteCall, body: ChatBody) -> RouteAnswer | RouteStream:
 async def _generate(call: RouteCall, body: GenerateBody) -> RouteAnswer | RouteStream:
     for name in ("suffix", "template", "context", "raw", "images"):
         if getattr(body, name):
-            raise InvalidRequestError(f"{name} is not supported; see /v1/completions", param=name)
+            why = ": the model reads only text" if name == "images" else "; see /v1/completions"
+            raise InvalidRequestError(f"{name} is not supported{why}", param=name)
     given = (("system", body.system), ("user", body.prompt)) if body.prompt else ()
     return await _answer(call, body, [{"role": r, "content": text} for r, text in given if text])
 
 
 async def _answer(
-    call: RouteCall,
-    body: AnswerBody,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] = (),
+    call: RouteCall, body: AnswerBody, messages: Sequence[Json], tools: Sequence[Json] = ()
 ) -> RouteAnswer | RouteStream:
     is_chat, options = isinstance(body, ChatBody), body.options or {}
     head = {"model": body.model, "created_at": datetime.now(UTC).isoformat()}
     if (name := _untagged(body.model, call)) in call.model.names and not messages:  # it is loaded
         return RouteAnswer(body=head | _said((), is_chat) | {"done": True, "done_reason": "load"})
     call.name_ignored([f"options.{name}" for name in options if name not in _OPTIONS])
-    sampling = {_OPTIONS[name]: value for name, value in options.items() if name in _OPTIONS}
-    if sampling.get("max_tokens") in (-1, -2):  # no limit
+    given = {_OPTIONS[name]: value for name, value in options.items() if name in _OPTIONS}
+    sampling = {n: int(v) if isinstance(v, float) and v % 1 == 0 else v for n, v in given.items()}
+    most, room = sampling.get("max_tokens"), call.model.max_model_len
+    if most in (-1, -2) or (isinstance(most, int) and most >= room):  # no limit
         del sampling["max_tokens"]
     thinking: Json = {} if body.think is None else {"enable_thinking": bool(body.think)}
-    if isinstance(body.think, str):
-        thinking["reasoning_effort"] = body.think
+    thinking |= {"reasoning_effort": body.think} if isinstance(body.think, str) else {}
     chat = RouteChat(
         model=name,
         messages=messages,

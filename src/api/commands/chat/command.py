@@ -16,6 +16,7 @@ from ..flags.config_file import add_config_flag
 from ..flags.engine import SERVING, add_engine_flags, engine_config, merge_model_argument
 from ..flags.keys import KEY_VARIABLE
 from ..flags.sampling import add_sampling_flags, sampling_options
+from ..flags.text import utf8_text
 from ..progress import ProgressDisplay
 from .partner import Partner
 from .prompt import make_prompt, piped_prompt
@@ -55,10 +56,17 @@ def add_parser(subparsers: Any) -> None:
         "--api-key", metavar="KEY", help=f"API key of that server (default: ${KEY_VARIABLE})"
     )
     group.add_argument(
-        "-q", "--quick", metavar="TEXT", help="send this text, print the answer, and exit"
+        "-q",
+        "--quick",
+        metavar="TEXT",
+        type=utf8_text,
+        help="send this text, print the answer, and exit",
     )
     group.add_argument(
-        "--system-prompt", metavar="TEXT", help="instructions before the conversation"
+        "--system-prompt",
+        metavar="TEXT",
+        type=utf8_text,
+        help="instructions before the conversation",
     )
     group.add_argument(
         "--plain", action="store_true", help="do not show complete answers as Markdown"

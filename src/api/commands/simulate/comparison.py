@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..printing import print_table
 from .vary import Settings
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ....planning.workload import PlannedRequest
 
 COLUMNS_PER_TABLE = 6
-UNLIMITED = 10_000
-"""Columns of a table that is not shown on a terminal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +94,6 @@ def print_json(comparison: Comparison) -> None:
 
 def print_tables(comparison: Comparison) -> None:
     """Print tables with a column for each combination, at most COLUMNS_PER_TABLE in each."""
-    from rich.console import Console
-
     workload = _describe_workload(comparison.requests)
     print(
         f"{workload['num_requests']} requests in {workload['last_arrival']:.1f} s, "
@@ -105,10 +101,9 @@ def print_tables(comparison: Comparison) -> None:
         "all times are virtual"
     )
     print(describe_times(comparison.times, comparison.step_time_file))
-    console = Console(width=None if sys.stdout.isatty() else UNLIMITED)
     for first in range(0, len(comparison.outcomes), COLUMNS_PER_TABLE):
         print()
-        console.print(_table(comparison, slice(first, first + COLUMNS_PER_TABLE)))
+        print_table(_table(comparison, slice(first, first + COLUMNS_PER_TABLE)))
     for line in _remarks(comparison):
         print(line)
 

@@ -12,7 +12,7 @@ import h11
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ..errors import APIError, error_body, error_response
+from ..errors import APIError, error_body, error_response, shutting_down
 from ..request_log import answer_stats
 from .heads import StrictConnection
 from .room import Room
@@ -57,6 +57,28 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     def hang_up(self) -> None:
         """Close at once, because a new connection needs the room."""
         self.transport.abort()
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a request has arrived in full, and the client takes the answer that is due."""
+        cycle = self.cycle
+        if cycle is None or cycle.more_body or self.flow.write_paused:
+            return False
+        return not cycle.response_complete and not cycle.disconnected
+
+    def cut(self) -> None:
+        """End an answer that is not complete, because the server stops. Its handler sees a client
+        that has left; a client that has no part of the answer gets an error."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return
+        self._say_why("the server stopped")
+        if cycle.response_started or self.flow.write_paused:
+            self.transport.abort()
+        else:
+            self._refuse_by(shutting_down("the server is shutting down and ended this request"))
+        cycle.disconnected = True
+        cycle.message_event.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._room.leave(self)
@@ -157,17 +179,19 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer an invalid request with the reason, and close."""
+        self._refuse_by(self.conn.refusal)
+
+    def _refuse_by(self, error: APIError) -> None:
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            refusal = self.conn.refusal
-            body = error_body(refusal)
+            body = error_body(error)
             head = h11.Response(
-                status_code=refusal.status,
+                status_code=error.status,
                 headers=[
                     ("content-type", "application/json"),
                     ("content-length", str(len(body))),
                     ("connection", "close"),
                 ],
-                reason=HTTPStatus(refusal.status).phrase.encode(),
+                reason=HTTPStatus(error.status).phrase.encode(),
             )
             for event in (head, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
