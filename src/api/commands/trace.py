@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from ...core.contract.trace import MAX_TRACE_SECONDS
 from ...core.errors import ConfigError, TokenmillError
 from .running_server import add_server_flags, ask
 
-MAX_SECONDS = 3600.0
 _SHORTEST = 0.001
 _STDOUT = Path("-")
 
@@ -58,8 +58,8 @@ class _Trace(msgspec.Struct, rename="camel"):
 
 def _run(args: argparse.Namespace) -> int:
     """Wait, and write the file. Raises TokenmillError."""
-    if not 0 < args.seconds <= MAX_SECONDS:
-        raise ConfigError(f"--seconds must be above 0 and at most {MAX_SECONDS:g}")
+    if not 0 < args.seconds <= MAX_TRACE_SECONDS:
+        raise ConfigError(f"--seconds must be above 0 and at most {MAX_TRACE_SECONDS:g}")
     if not args.past:  # what is wrong is found before the wait
         _fetch(args, _SHORTEST)
         _write(args.output, b"")

@@ -10,13 +10,13 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...core.contract.trace import MAX_TRACE_SECONDS
 from ...version import __version__
 from ..http.errors import APIError
 from ..serving.context import AppContext, context_of
 from .chrome import chrome_trace
 
 SECONDS = 5.0
-MAX_SECONDS = 3600.0
 
 
 async def trace(request: Request) -> Response:
@@ -26,10 +26,10 @@ async def trace(request: Request) -> Response:
         seconds = float(given)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds <= MAX_SECONDS:
+    if not 0 < seconds <= MAX_TRACE_SECONDS:
         raise APIError(
             400,
-            f"seconds must be above 0 and at most {MAX_SECONDS:g}, got {given!r}",
+            f"seconds must be above 0 and at most {MAX_TRACE_SECONDS:g}, got {given!r}",
             param="seconds",
         )
     context = context_of(request)

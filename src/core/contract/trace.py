@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from .explanation import Limit, Preemption
 
+MAX_TRACE_SECONDS = 3600.0
+"""Maximum length of a trace."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedStep:

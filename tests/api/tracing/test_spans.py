@@ -108,9 +108,6 @@ def test_the_spans_of_a_request_add_up_to_its_explanation(seed: int, mode: str) 
     assert any(one.preemptions for one in trace.requests), "the engine is starved"
     for name in bench.names:
         found, expected = lengths(trace, name), parts(bench.why(name))
-        if mode == "swap":  # an explanation divides the time without blocks by its reasons
-            for one in (found, expected):
-                one["waiting"] += one.pop("preempted")
         assert found == pytest.approx(expected, abs=1e-6), name
 
 

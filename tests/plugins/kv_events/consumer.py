@@ -29,7 +29,7 @@ class Consumer:
         self.blocks: dict[tuple[int, int], tuple[int | None, tuple[int, ...]]] = {}
         """By hash and group: the parent's hash and the token ids."""
         self.extra_keys: list[Any] = []
-        """Those of all stored blocks that had some."""
+        """The extra keys of the stored blocks, in the order of the events."""
         self.kinds: list[str] = []
         """The types of all events."""
         self.ranks: set[int] = set()
