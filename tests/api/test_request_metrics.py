@@ -105,11 +105,22 @@ def test_metrics_need_the_flag_and_a_fingerprint_does_not(http: httpx.Client, ca
     assert last["system_fingerprint"] == answer["system_fingerprint"]
 
 
-def test_a_fingerprint_stays_after_a_restart_and_changes_with_the_settings() -> None:
-    def fingerprint(**options: Any) -> str:
-        with serve_engine(toy_engine(**options)) as served, served.client() as http:
-            found: str = send(http, COMPLETION).json()["system_fingerprint"]
-            return found
+def fingerprint(**options: Any) -> str:
+    with serve_engine(toy_engine(**options)) as served, served.client() as http:
+        found: str = send(http, COMPLETION).json()["system_fingerprint"]
+        return found
 
+
+def test_a_fingerprint_stays_after_a_restart_and_changes_with_the_settings() -> None:
     assert fingerprint() == fingerprint() != fingerprint(max_num_seqs=3)
     assert fingerprint(model="folder") == fingerprint(model=Path("folder"))
+
+
+def test_a_fingerprint_has_the_content_of_plugins_toml_and_not_its_place(tmp_path: Path) -> None:
+    def write(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text)
+        return fingerprint(plugins_file=str(tmp_path / name))
+
+    plain, limited = write("a.toml", "[scheduler]\nuse = 'chunked'"), "[plugins]\nstrict = false\n"
+    assert plain == fingerprint() == write("b.toml", "# the default\n[scheduler]\nuse = 'chunked'")
+    assert write("a.toml", limited) == write("c.toml", limited) != plain
