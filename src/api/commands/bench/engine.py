@@ -19,6 +19,7 @@ from ..flags.engine import (
     merge_model_argument,
 )
 from ..progress import ProgressDisplay
+from .refused import LATENCY, THROUGHPUT, add_refused
 from .saving import add_html_flag, save_json, save_text
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ def add_throughput_parser(verbs: Any) -> None:
         examples=("tokenmill bench throughput --num-prompts 64 --input-len 200 --output-len 50",),
     )
     _add_flags(parser, num_prompts=1000, input_len=1024)
+    parser.add_argument(
+        "--num-warmups", type=int, default=0, metavar="N", help="prompts before the measurement"
+    )
+    for flag, only in (("--dataset-name", "random"), ("--backend", "vllm")):
+        parser.add_argument(flag, choices=[only], help=argparse.SUPPRESS)
+    add_refused(parser, THROUGHPUT, ["--async-engine"])
     _finish(parser, _throughput)
 
 
@@ -54,6 +61,7 @@ def add_latency_parser(verbs: Any) -> None:
         ("--num-iters-warmup", 10, "batches before these"),
     ):
         parser.add_argument(flag, type=int, default=default, metavar="N", help=about)
+    add_refused(parser, LATENCY)
     _finish(parser, _latency)
 
 
@@ -63,6 +71,9 @@ def _add_flags(parser: Any, *, num_prompts: int | None, input_len: int) -> None:
         parser.add_argument(
             "--num-prompts", type=int, default=num_prompts, metavar="N", help="requests"
         )
+        for name in ("input_len", "output_len"):
+            alias = f"--random-{name.replace('_', '-')}"
+            parser.add_argument(alias, dest=name, type=int, metavar="N", help=argparse.SUPPRESS)
     for flag, default, about in (
         ("--input-len", input_len, "tokens of each prompt"),
         ("--output-len", 128, "tokens of each answer"),
@@ -87,6 +98,7 @@ def _run(args: argparse.Namespace, measure: Measure) -> int:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
     config = engine_config(args)
     count = getattr(args, "num_prompts", 0) or args.batch_size
+    count = max(count, getattr(args, "num_warmups", 0))
     waiting = max(config.max_num_queued_reqs, count * args.n)
     config = replace(config, max_num_queued_reqs=waiting)
     from ....assembly import build_engine
@@ -109,11 +121,13 @@ def _run(args: argparse.Namespace, measure: Measure) -> int:
 async def _throughput(
     args: argparse.Namespace, engine: EngineClient, progress: ProgressDisplay
 ) -> dict[str, Any]:
-    from ....bench.in_process import measure_throughput, params, random_prompts
+    from ....bench.in_process import answer_all, measure_throughput, params, random_prompts
 
     size, count = engine.info.vocab_size, args.num_prompts
-    prompts = random_prompts(size, count, args.input_len, args.seed)
-    found = await measure_throughput(engine, prompts, params(args.output_len, args.n, 0.0))
+    every = random_prompts(size, args.num_warmups + count, args.input_len, args.seed)
+    prompts, wanted = every[args.num_warmups :], params(args.output_len, args.n, 0.0)
+    await answer_all(engine, every[: args.num_warmups], wanted)
+    found = await measure_throughput(engine, prompts, wanted)
     progress.stop()
     total = found.num_prompt_tokens + found.num_output_tokens
     print(

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from .refused import add_refused
+from .refused import SERVE, SERVE_WITHOUT_EFFECT, add_refused
 from .saving import add_html_flag
 
 SENT_AS_IS = (
@@ -36,7 +36,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     _add_traffic_flags(parser)
     _add_body_flags(parser)
     _add_result_flags(parser)
-    add_refused(parser)
+    add_refused(parser, SERVE, SERVE_WITHOUT_EFFECT)
 
 
 def _add_server_flags(parser: argparse.ArgumentParser) -> None:

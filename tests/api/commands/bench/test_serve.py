@@ -1,4 +1,4 @@
-"""`tokenmill bench serve` against a real server, and with the options of `vllm bench serve`."""
+"""`tokenmill bench serve` against a real server."""
 
 from __future__ import annotations
 
@@ -8,34 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.serving import serve_engine, toy_engine
-from tokenmill.api.cli import main, make_parser
-
-OPTIONS_OF_VLLM = (Path(__file__).parent / "vllm_options.txt").read_text().split()
-"""Of `vllm bench serve` 0.32."""
-VALUES = {
-    "--backend": "openai",
-    "--dataset-name": "random",
-    "--ramp-up-strategy": "linear",
-    "--extra-body": "{}",
-    "--chat-template-kwargs": "{}",
-}
-WITHOUT_VALUE = (
-    *("--disable-shuffle", "--disable-tqdm", "--ignore-eos", "--insecure", "--no-oversample"),
-    *("--save-detailed", "--save-result", "--self-timed", "--trust-remote-code"),
-    *("--skip-chat-template", "--skip-tokenizer-init", "--custom-ensure-client-side-data"),
-)
-
-
-@pytest.mark.parametrize("option", OPTIONS_OF_VLLM)
-def test_an_option_of_vllm_is_read_or_refused_in_one_line(
-    option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [option] if option in WITHOUT_VALUE else [option, VALUES.get(option, "1")]
-    try:
-        make_parser().parse_args(["bench", "serve", *words])
-    except SystemExit:
-        reason, _ = capsys.readouterr().err.strip().splitlines()
-        assert reason.startswith(f"error: {option}: ") and len(reason) < 160
+from tokenmill.api.cli import main
 
 
 def test_a_server_is_measured_and_the_figures_are_saved(
