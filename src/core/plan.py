@@ -11,7 +11,7 @@ all choices share, is not part of plans.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from .errors import PluginError
@@ -180,6 +180,9 @@ class StepResult:
     expert_tokens: tuple[int, ...] = ()
     """Per rank, the number of tokens that its experts computed; a token counts once for each of its
     experts in each layer. Empty without expert parallelism."""
+    rank_times: tuple[tuple[float, float], ...] = field(default=(), compare=False)
+    """Per rank, when its worker began and ended its part of the step, on the monotonic clock of its
+    machine. Empty without workers."""
 
 
 def check_result(result: object, plan: StepPlan) -> None:

@@ -14,8 +14,8 @@ import msgspec
 from ...core.contract.trace import Trace, TracedRequest, TracedStep
 from .spans import Phase, Span, spans_of
 
-PLAN, DEVICE, COMMIT = range(1, 4)
-"""Numbers of the tracks of steps."""
+PLAN, DEVICE, COMMIT, WORKERS = range(1, 5)
+"""Numbers of the tracks of steps. Each worker has a track, from WORKERS on."""
 STEP_TRACKS = {PLAN: "plan", DEVICE: "device", COMMIT: "commit"}
 Event = dict[str, Any]
 
@@ -47,6 +47,8 @@ class _Tracks:
         yield self._name(self._requests, f"{name}: requests")
         for track, title in STEP_TRACKS.items():
             yield self._name(self._steps, title, track)
+        for rank in range(max((len(step.ranks) for step in self._trace.steps), default=0)):
+            yield self._name(self._steps, f"worker {rank}", WORKERS + rank)
         for step in self._trace.steps:
             yield from self._step(step)
         spans = spans_of(self._trace)
@@ -67,6 +69,8 @@ class _Tracks:
         begun = step.device_from or step.planned_at
         ended = step.device_to or step.committed_at or self._trace.until
         yield self._slice(DEVICE, _kind(step), begun, ended, args)
+        for rank, (begun, ended) in enumerate(step.ranks):
+            yield self._slice(WORKERS + rank, _kind(step), begun, ended, {"step": step.step_id})
         for victim in step.preempted:
             yield self._event(
                 "i", f"{victim} loses its blocks", step.planned_at, self._steps, PLAN, s="t"

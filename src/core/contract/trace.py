@@ -5,8 +5,8 @@ Times are those of the system's monotonic clock, in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from .explanation import Limit, Preemption
 
@@ -40,6 +40,9 @@ class TracedStep:
     preempted: tuple[str, ...]
     num_running: int
     num_waiting: int
+    ranks: tuple[tuple[float, float], ...]
+    """When each worker began and ended its part of the step; empty without workers. A worker on
+    another machine has a clock of its own: its part is shown as if it ended with the step."""
     hooks: tuple[tuple[str, float], ...]
     """Seconds of the plugins' hooks that delayed the engine since the step before it. The first
     step of a trace has none."""
@@ -75,3 +78,12 @@ class Trace:
     """The steps that were open in this time, the oldest first; empty without a step log."""
     requests: tuple[TracedRequest, ...]
     """The requests that were live in this time."""
+
+
+def join_pieces(pieces: Sequence[Trace]) -> Trace:
+    """The trace that was made in pieces."""
+    return replace(
+        pieces[-1],
+        steps=tuple([step for piece in pieces for step in piece.steps]),
+        requests=tuple([request for piece in pieces for request in piece.requests]),
+    )

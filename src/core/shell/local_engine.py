@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from ..contract.client import EngineClient, Load
 from ..contract.events import Started, Stopping
 from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo
-from ..contract.trace import Trace
+from ..contract.trace import Trace, join_pieces
 from ..engine.request import Request
 from ..errors import CONTAINED, ConfigError, InvalidRequestError
 from ..host.calling.running_calls import show_calls
@@ -249,14 +249,17 @@ class LocalEngine:
         return self._running()[1].core.activity(after_step, time.monotonic())
 
     async def trace(self, seconds: float) -> tuple[Trace, ...]:
-        return (self.trace_now(seconds),)
+        return (join_pieces([piece async for piece in self.trace_pieces(seconds)]),)
 
-    def trace_now(self, seconds: float) -> Trace:
-        """The answer of `trace`."""
+    async def trace_pieces(self, seconds: float) -> AsyncIterator[Trace]:
+        """The answer of `trace` in pieces, between which the engine goes on with its steps."""
         log, now = self._running()[1].core.log, time.monotonic()
         if log is None:
-            return Trace(since=now - seconds, until=now, steps=(), requests=())
-        return log.trace(seconds, now)
+            yield Trace(since=now - seconds, until=now, steps=(), requests=())
+            return
+        for piece in log.trace(seconds, now):
+            yield piece
+            await asyncio.sleep(0)
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         return self._running()[0].plugins.plugins()

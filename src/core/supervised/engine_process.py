@@ -52,6 +52,7 @@ from .messages import (
     Submit,
     TraceBack,
     Traced,
+    TracedAll,
     decode_to_engine,
 )
 
@@ -106,6 +107,7 @@ class EngineProcess(asyncio.Protocol):
         self._news: dict[OutputStream, None] = {}
         """Streams with unsent outputs, in the order in which they got them."""
         self._submitting: dict[int, asyncio.Task[None]] = {}
+        self._tracing: set[asyncio.Task[None]] = set()
         self._is_flush_due = False
         self._is_paused = False
         self._left = asyncio.Event()
@@ -188,7 +190,9 @@ class EngineProcess(asyncio.Protocol):
             case Observe(number, after_step):
                 self._send(Observed(number, self._running.activity_now(after_step)))
             case TraceBack(number, seconds):
-                self._send(Traced(number, self._running.trace_now(seconds)))
+                task = self._loop.create_task(self._trace(number, seconds))
+                self._tracing.add(task)
+                task.add_done_callback(self._tracing.discard)
             case Stop():
                 self._left.set()
 
@@ -225,6 +229,11 @@ class EngineProcess(asyncio.Protocol):
         if not message.is_read:
             self._forget(stream)
         stream.abort()
+
+    async def _trace(self, number: int, seconds: float) -> None:
+        async for piece in self._running.trace_pieces(seconds):
+            self._send(Traced(number, piece))
+        self._send(TracedAll(number))
 
     def _report(self, number: int) -> None:
         engine = self._engine

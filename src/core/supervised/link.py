@@ -18,7 +18,7 @@ from ..contract.activity import Activity
 from ..contract.client import Load
 from ..contract.explanation import Explanation
 from ..contract.registry import Replica
-from ..contract.trace import Trace
+from ..contract.trace import Trace, join_pieces
 from ..errors import EngineStoppedError, OverloadedError, TokenmillError
 from ..host.calling.running_calls import RunningCall, read_calls
 from ..interfaces import Progress
@@ -52,6 +52,7 @@ from .messages import (
     Submit,
     TraceBack,
     Traced,
+    TracedAll,
     decode_from_engine,
 )
 from .stream import RemoteStream
@@ -122,6 +123,8 @@ class EngineLink(asyncio.Protocol):
         self._reader = FrameReader()
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Message]] = {}
+        self._pieces: dict[int, list[Trace]] = {}
+        """The pieces of traces that are being sent."""
         self._ending: asyncio.Task[None] | None = None
         self._child: Child | None = None
         self._transport: asyncio.Transport | None = None
@@ -351,9 +354,12 @@ class EngineLink(asyncio.Protocol):
     async def trace(self, seconds: float) -> Trace:
         """Ask the engine for its last steps."""
         number = next(self._numbers)
-        answer = await self._call(number, TraceBack(number, seconds))
-        assert isinstance(answer, Traced)
-        return answer.found
+        pieces = self._pieces[number] = []
+        try:
+            await self._call(number, TraceBack(number, seconds))
+        finally:
+            del self._pieces[number]
+        return join_pieces(pieces)
 
     async def _call(self, number: int, message: Message) -> Message:
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -385,11 +391,14 @@ class EngineLink(asyncio.Protocol):
                 | Report(number)
                 | Explained(number)
                 | Observed(number)
-                | Traced(number)
+                | TracedAll(number)
             ):
                 waiting = self._calls.get(number)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)
+            case Traced(number, piece):
+                if number in self._pieces:
+                    self._pieces[number].append(piece)
             case Stage(name, fraction):
                 self._progress(name, fraction)
             case Ready():

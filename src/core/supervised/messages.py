@@ -151,10 +151,16 @@ class Observed(Message, frozen=True):
 
 
 class Traced(Message, frozen=True):
-    """The answer to TraceBack."""
+    """A piece of the answer to TraceBack."""
 
     number: int
     found: Trace
+
+
+class TracedAll(Message, frozen=True):
+    """All pieces have been sent."""
+
+    number: int
 
 
 ToEngine = StartEngine | Submit | End | Ask | Explain | Observe | TraceBack | Stop
@@ -171,6 +177,7 @@ FromEngine = (
     | Explained
     | Observed
     | Traced
+    | TracedAll
 )
 
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

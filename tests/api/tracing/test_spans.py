@@ -13,7 +13,7 @@ from tests.core.engines import Bench
 from tokenmill.api.tracing.chrome import chrome_trace
 from tokenmill.api.tracing.spans import Phase, spans_of
 from tokenmill.core.contract.explanation import Explanation
-from tokenmill.core.contract.trace import Trace
+from tokenmill.core.contract.trace import Trace, join_pieces
 from tokenmill.core.engine.request import Request
 from tokenmill.core.requests.request_options import RequestOptions
 from tokenmill.core.requests.sampling_params import SamplingParams
@@ -49,7 +49,7 @@ class Clock(Bench):
 
     def trace(self, seconds: float = 1e9) -> Trace:
         assert self.core.log is not None
-        return self.core.log.trace(seconds, self.now)
+        return join_pieces([*self.core.log.trace(seconds, self.now)])
 
     def why(self, name: str) -> Explanation:
         assert self.core.log is not None

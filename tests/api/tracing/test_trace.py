@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -12,10 +13,11 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
-from tests.api.serving import Served, serve_engine, toy_engine
+from tests.api.serving import Served, SteeredExecutor, serve_engine, toy_engine
 from tests.api.toy_process import toy_process
 from tokenmill.api.cli import main
 from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.plan import StepPlan, StepResult
 from tokenmill.core.processes.place import Place
 
 KEY = "sk-admin"
@@ -109,6 +111,35 @@ def test_every_replica_has_tracks_of_its_own() -> None:
     names = {e["args"]["name"]: e["pid"] for e in trace["traceEvents"] if e["ph"] == "M"}
     assert (names["engine 0: steps"], names["engine 1: steps"]) == (1, 3)
     assert (names["engine 0: requests"], names["engine 1: requests"]) == (2, 4)
+
+
+class Workers(SteeredExecutor):
+    """Two workers compute each step. The second one is on a machine whose clock is far behind."""
+
+    def run(self, plan: StepPlan) -> StepResult:
+        began = time.monotonic()
+        result = super().run(plan)
+        ended = time.monotonic()
+        return replace(result, rank_times=((began, ended), (began - 1e6, ended - 1e6)))
+
+
+def test_every_worker_has_a_track_in_the_time_of_its_step() -> None:
+    engine = toy_engine(Workers(step_seconds=0.002))
+    with serve_engine(engine, admin_key=KEY) as served, served.client() as http:
+        complete(http, "computed")
+        events = http.get("/debug/trace", headers=ADMIN).json()["traceEvents"]
+    names = {e["args"]["name"]: e["tid"] for e in events if e["name"] == "thread_name"}
+
+    def ends(name: str) -> list[int]:
+        own = [e for e in events if (e["ph"], e["pid"], e["tid"]) == ("X", 1, names[name])]
+        assert all(e["dur"] >= 2000 for e in own)
+        return [e["ts"] + e["dur"] for e in own]
+
+    commits = [e["ts"] for e in events if e["name"] == "commit"]
+    for found in (ends("worker 0"), ends("worker 1")):
+        assert len(found) == len(commits) == NUM_TOKENS
+        assert all(end <= commit + 1 for end, commit in zip(found, commits, strict=True))
+    assert ends("worker 0")[0] >= 2000
 
 
 class SlowPlugin:

@@ -10,7 +10,9 @@ import pytest
 from tests.core.engines import Bench
 from tokenmill.core.contract.explanation import Explanation, Limit
 from tokenmill.core.contract.policy import StepView
+from tokenmill.core.contract.trace import join_pieces
 from tokenmill.core.engine.request import Request
+from tokenmill.core.engine.step_log.log import PIECE
 from tokenmill.core.engine.step_log.steps import LoggedStep, Ring
 from tokenmill.core.requests.request_options import RequestOptions
 from tokenmill.core.requests.sampling_params import SamplingParams
@@ -251,6 +253,25 @@ def test_a_step_says_what_it_computed_took_and_freed() -> None:
     assert (first.num_blocks_taken, first.num_blocks_freed) == (3, 0)
     assert (second.prompts, second.num_blocks_freed) == ((), 3)
     assert (second.planned_at, second.committed_at) == (1.0, 2.0)
+
+
+def test_a_long_trace_comes_in_pieces_while_the_engine_goes_on() -> None:
+    bench = Clock()
+    for number in range(PIECE + 10):
+        bench.ask(f"{number}", 4, max_tokens=1)
+        bench.take(1.0)
+    bench.ask("live", 4, max_tokens=9)
+    bench.take(1.0)
+    assert bench.core.log is not None
+    pieces = bench.core.log.trace(1e9, bench.now)
+    found = [next(pieces)]
+    bench.take(1.0)
+    found += pieces
+    trace = join_pieces(found)
+    assert all(len(one.steps) <= PIECE and len(one.requests) <= PIECE for one in found)
+    assert [one.step_id for one in trace.steps] == [*range(1, PIECE + 12)]
+    assert [one.engine_id for one in trace.requests] == [*map(str, range(PIECE + 10)), "live"]
+    assert trace.requests[-1].num_generated_tokens == 1
 
 
 def test_the_ring_keeps_its_size_and_forgets_the_oldest_first() -> None:

@@ -83,6 +83,8 @@ class RankAnswers:
         if any(other.token_ids != first.token_ids for other in others):
             reason = "and another worker computed different tokens"
             raise self._watch.fail(self._links[self.num_early], reason)
+        times = tuple([one for result in found for one in result.rank_times])
+        first = replace(first, rank_times=times)
         if self.num_early:
             _, message = answers[self.num_early]
             self.results.append(message)

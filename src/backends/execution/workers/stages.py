@@ -5,8 +5,10 @@ Shape suffixes: t tokens, e hidden size, b bytes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -37,11 +39,14 @@ class StageLink:
         self._has_received = self._has_sent = True
         self._sending: list[tuple[dist.Work, torch.Tensor]] = []
         """Messages on their way; their memory must not be freed before they have been sent."""
+        self.received_at = 0.0
+        """When the states of this plan were there; a time of the monotonic clock."""
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Surrounds the computation of one plan."""
         self._has_received, self._has_sent = self._previous is None, self._following is None
+        self.received_at = time.monotonic()
         try:
             yield
         finally:
@@ -73,6 +78,7 @@ class StageLink:
         received_b = torch.empty(int(size), dtype=torch.uint8, device=self._device)
         with connection():
             dist.recv(received_b, self._previous)
+        self.received_at = time.monotonic()
         return received_b
 
     def _send_bytes(self, sent_b: torch.Tensor, size: int) -> None:
@@ -110,4 +116,7 @@ class StageExecutor:
 
     def _run(self, plan: StepPlan) -> StepResult:
         with self._link.step():
-            return self._inner.launch(plan).result()
+            result = self._inner.launch(plan).result()
+        # Not the time in which it waited for the stage before.
+        times = self._link.received_at, time.monotonic()
+        return replace(result, rank_times=(times,))

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....core.errors import CONTAINED, DeviceError, TokenmillError, describe
 from ....core.host.calling.start_limit import StartLimit
@@ -120,8 +120,11 @@ def answer_plan(
     """The kind and content of the answer to a plan. `results`: see RankAnswers.results."""
     for result in results:
         model.settle(decode_result(result))
+    began = time.monotonic()
     try:
-        return RESULT, encode(model.executor.launch(decode_plan(plan)).result())
+        found = model.executor.launch(decode_plan(plan)).result()
+        times = found.rank_times or ((began, time.monotonic()),)
+        return RESULT, encode(replace(found, rank_times=times))
     except DeviceError as error:
         return LOST, encode(Raised(str(error), ""))
     except CONTAINED as error:

@@ -6,7 +6,7 @@ hardly more if many requests wait.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 from itertools import islice, takewhile
 
@@ -28,6 +28,8 @@ MAX_STEPS = 200
 """Maximum number of steps of one report."""
 MAX_TRACED = 10_000
 """Maximum number of steps of a trace."""
+PIECE = 200
+"""Maximum number of closed steps, and of ended requests, in a piece of a trace."""
 HOLDERS_STEPS = 32
 """Steps after which the log looks again for the requests that hold the most blocks."""
 
@@ -211,19 +213,26 @@ class StepLog:
         found = [step.describe() for step in islice(newer, MAX_STEPS)]
         return tuple(reversed(found))
 
-    def trace(self, seconds: float, now: float) -> Trace:
-        """The steps and the requests of the last seconds, as far as the log has them."""
+    def trace(self, seconds: float, now: float) -> Iterator[Trace]:
+        """The steps and the requests of the last seconds, as far as the log has them, in pieces.
+
+        The log may change between two pieces: the first one notes what changes.
+        """
         since = now - seconds
         newer = takewhile(lambda step: step.committed_at >= since, self.ring.steps)
-        steps = [*reversed([*islice(newer, MAX_TRACED)]), *self._open.values()]
-        pairs = zip(steps, [None, *steps], strict=False)  # each with the one before it
+        closed = [*reversed([*islice(newer, MAX_TRACED)])]
+        before = [None, *closed]
         ended = [one for one in self.ring.ended if (one.ended_at or now) >= since]
-        return Trace(
-            since=since,
-            until=now,
-            steps=tuple([step.trace(before, self._meters.times) for step, before in pairs]),
-            requests=tuple([one.trace(now) for one in (*ended, *self._live.values())]),
-        )
+        times, last = self._meters.times, before[-1]
+        opened = [step.trace(last, times) for step in self._open.values()]
+        live = [one.trace(now) for one in self._live.values()]
+        for first in range(0, max(len(closed), len(ended)), PIECE):
+            end = first + PIECE
+            pairs = zip(closed[first:end], before[first:end], strict=False)
+            steps = tuple([step.trace(earlier, times) for step, earlier in pairs])
+            requests = tuple([one.trace(now) for one in ended[first:end]])
+            yield Trace(since=since, until=now, steps=steps, requests=requests)
+        yield Trace(since=since, until=now, steps=tuple(opened), requests=tuple(live))
 
     def limit_of(self, engine_id: str) -> Limit | None:
         """The reason why a live request waits; None while it is computed."""
@@ -378,6 +387,9 @@ class StepLog:
         record.num_blocks_taken = pool.num_taken - self._num_taken
         record.num_blocks_freed = pool.num_freed - self._num_freed
         self._num_taken, self._num_freed = pool.num_taken, pool.num_freed
+        if result is not None and result.rank_times:
+            begun = record.planned_at
+            record.ranks = tuple([_fit(one, begun, now) for one in result.rank_times])
         self._meters.read(now)
         record.by_hook = self._meters.by_hook
         self.closed = record
@@ -393,3 +405,10 @@ def _describe(pending: PendingPreemption, step_id: int) -> tuple[str, Preemption
         by_priority=pending.needy.priority,
         num_tokens=pending.num_computed_tokens,
     )
+
+
+def _fit(times: tuple[float, float], first: float, last: float) -> tuple[float, float]:
+    """Times of a worker on this machine's clock. If its machine has another clock, which they show
+    by lying outside of the step, they are moved to the end of the step."""
+    begun, ended = times
+    return times if first <= begun and ended <= last else (last - (ended - begun), last)

@@ -51,6 +51,8 @@ class LoggedStep:
     """Since the commit before this one."""
     num_running: int = 0
     num_waiting: int = 0
+    ranks: tuple[tuple[float, float], ...] = ()
+    """When each worker began and ended its part; empty without workers."""
     by_hook: tuple[float, ...] = ()
     """Seconds of each hook of HookTimes since the start; empty until it is committed."""
     has_own_ids: bool = True
@@ -94,13 +96,14 @@ class LoggedStep:
             preempted=self.preempted,
             num_running=self.num_running,
             num_waiting=self.num_waiting,
+            ranks=self.ranks,
             hooks=() if before is None else times.gained(before.by_hook, self.by_hook),
         )
 
     @property
     def num_bytes(self) -> int:
         """An estimate of the memory that the step needs in the log."""
-        num_pairs = len(self.prompts) + len(self.num_cached)
+        num_pairs = len(self.prompts) + len(self.num_cached) + len(self.ranks)
         num_items = len(self.num_drafts) + len(self.num_accepted) + len(self.preempted)
         num_ids = len(self.engine_ids) if self.has_own_ids else 0
         sizes = PAIR_BYTES * num_pairs + ITEM_BYTES * (num_items + num_ids)

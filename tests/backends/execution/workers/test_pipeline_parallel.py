@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,13 @@ def executor() -> Iterator[MultiProcess]:
     yield found
     found.close()
     wait_until_gone(list(found.pids))
+
+
+def test_a_stage_computes_a_step_after_the_stage_before(executor: MultiProcess) -> None:
+    began = time.monotonic()
+    result = executor.launch(prompt_plan("a", tuple(range(1, 9)), 1)).result()
+    [first, second] = result.rank_times
+    assert began <= first[0] <= first[1] and first[0] <= second[0] <= second[1] <= time.monotonic()
 
 
 def test_a_step_that_raises_in_one_stage_leaves_all_stages_in_step(executor: MultiProcess) -> None:
