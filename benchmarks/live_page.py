@@ -24,11 +24,11 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.api.toy_process import NUM_BLOCKS
 from tests.check.clients.environments import PROGRAMS, client_environment, node_with
 from tests.check.parts import need
 from tests.server_process import RunningServer, running_server
 
+NUM_BLOCKS = "TOY_NUM_BLOCKS"  # as in tests/api/toy_process.py
 SETTLE_SECONDS = 4.0
 PICTURES = {
     "live-idle": ("idle", "256"),
@@ -97,8 +97,10 @@ def serving(blocks: str) -> Iterator[RunningServer]:
 @contextmanager
 def loaded(server: RunningServer) -> Iterator[None]:
     """Eight streamed answers at a time."""
-    words = ("--base-url", server.url, "--num-prompts", "10000", "--max-concurrency", "8")
-    words += ("--input-len", "20", "--output-len", "100", "--ignore-eos", "--disable-tqdm")
+    words = [
+        *("--base-url", server.url, "--num-prompts", "10000", "--max-concurrency", "8"),
+        *("--input-len", "20", "--output-len", "100", "--ignore-eos", "--disable-tqdm"),
+    ]
     command = (sys.executable, "-m", "tokenmill", "bench", "serve")
     client = subprocess.Popen([*command, *words], stdout=subprocess.DEVNULL)
     try:
