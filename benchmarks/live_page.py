@@ -33,7 +33,7 @@ SETTLE_SECONDS = 4.0
 PICTURES = {
     "live-idle": ("idle", "256"),
     "live": ("loaded", "256"),
-    "live-starved": ("loaded", "40"),
+    "live-starved": ("loaded", "64"),
 }
 """Names of the pictures: the load, and the KV blocks of the engine."""
 
