@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import ConfigError, TokenmillError
+from ..served import ServedCommand
 from .parameters import Parameters, pairs
-from .served import ServedCommand
 
 SUMMARY = "summary.json"
 ALL_METRICS = "ttft,tpot,itl,e2el"
@@ -43,6 +44,10 @@ class Sweep:
     """A failed run is noted in a file, and the sweep goes on."""
     shows_output: bool = False
     ready_timeout: float = 300.0
+    environment: Mapping[str, str] = field(default_factory=os.environ.copy)
+    """Of the server."""
+    admin_key: str = ""
+    """The server's, if its command has none."""
 
     def plan(self) -> Iterator[Measurement]:
         """All runs, in their order."""
@@ -69,10 +74,11 @@ class Sweep:
                 if one.path.exists():
                     say(f"{one.path}: found")
                 else:
-                    if server is None or server.parameters is not one.server:
+                    command = one.server.apply(self.serve)
+                    if server is None or server.command != command:
                         if server is not None:
                             server.stop()
-                        server = self._server(one.server)
+                        server = self._server(command)
                     say(f"{one.path}: measuring")
                     try:
                         self._measure(one, server)
@@ -95,10 +101,11 @@ class Sweep:
         _write_csv(self.folder / "summary.csv", [row for own in rows.values() for row in own])
         return failed
 
-    def _server(self, parameters: Parameters) -> ServedCommand:
+    def _server(self, command: Sequence[str]) -> ServedCommand:
         return ServedCommand(
-            parameters=parameters,
-            command=parameters.apply(self.serve),
+            command=command,
+            environment=self.environment,
+            admin_key=self.admin_key,
             timeout=self.ready_timeout,
             log=None if self.shows_output else self.folder / "server.log",
         )

@@ -109,7 +109,7 @@ class EngineSupervisor:
                 self.report = await asyncio.wait_for(link.ask(), ANSWER_SECONDS)
 
     async def reset_prefix_cache(self) -> bool:
-        """Empty the engine's prefix cache. False if the engine hangs, or if there is none."""
+        """Empty the engine's prefix cache. False if the engine hangs or is not ready."""
         if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
                 return await asyncio.wait_for(link.reset_prefix_cache(), ANSWER_SECONDS)

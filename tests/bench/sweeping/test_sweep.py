@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tokenmill.bench.served import ServedCommand
 from tokenmill.bench.sweeping.parameters import Parameters
-from tokenmill.bench.sweeping.served import ServedCommand
 from tokenmill.bench.sweeping.sweep import Sweep
 from tokenmill.core.errors import ConfigError, TokenmillError
 
 SERVER = """
-import http.server, pathlib, sys
+import http.server, os, sys
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -24,7 +26,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_POST(self):
-        self.send_response(int(sys.argv[sys.argv.index("--reset") + 1]))
+        known = self.headers["Authorization"] == f"Bearer {os.environ['KEY']}"
+        self.send_response(int(sys.argv[sys.argv.index("--reset") + 1]) if known else 401)
         self.end_headers()
 
     def log_message(self, *words):
@@ -60,7 +63,8 @@ def make_sweep(folder: Path, *, reset: int = 200, **options: object) -> Sweep:
     serve = [sys.executable, str(folder / "server.py"), started, "--port", port]
     serve += ["--reset", str(reset)]
     bench = [sys.executable, str(folder / "client.py")]
-    return Sweep(folder=folder / "out", serve=serve, bench=bench, **options)  # type: ignore[arg-type]
+    keys = {"environment": {**os.environ, "KEY": "sk"}, "admin_key": "sk"}
+    return Sweep(folder=folder / "out", serve=serve, bench=bench, **keys, **options)  # type: ignore[arg-type]
 
 
 def starts(folder: Path) -> int:
@@ -89,6 +93,13 @@ def test_a_server_that_keeps_its_cache_starts_again_for_each_run(tmp_path: Path)
     assert starts(tmp_path) == 2
 
 
+def test_the_admin_key_of_the_command_goes_first(tmp_path: Path) -> None:
+    servers = sets("admin_key", "sk", "another")
+    sweep = make_sweep(tmp_path, servers=servers, num_runs=2)
+    replace(sweep, admin_key="wrong").run(lambda line: None)
+    assert starts(tmp_path) == 3, "once with the right key, for each run with a wrong one"
+
+
 def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     loads = sets("fail", 0, 1)
     sweep = make_sweep(tmp_path, loads=loads, num_runs=1)
@@ -106,7 +117,7 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
 
 def test_a_server_that_is_there_already_is_not_measured(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path, num_runs=1)
-    first = ServedCommand(parameters=Parameters(), command=sweep.serve, timeout=60, log=None)
+    first = ServedCommand(command=sweep.serve, environment=os.environ, timeout=60, log=None)
     first.get_ready()
     try:
         with pytest.raises(ConfigError, match="another server listens on"):
@@ -117,7 +128,8 @@ def test_a_server_that_is_there_already_is_not_measured(tmp_path: Path) -> None:
 
 def test_a_server_that_ends_is_reported(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path, num_runs=1)
-    broken = Sweep(folder=sweep.folder, serve=[*sweep.serve[:1], "-c", "1/0"], bench=sweep.bench)
+    serve = [sys.executable, "-c", "1/0", "--port", str(free_port())]
+    broken = replace(sweep, serve=serve)
     with pytest.raises(TokenmillError, match=r"ended with status 1: see .*server\.log"):
         broken.run(lambda line: None)
     assert "ZeroDivisionError" in (sweep.folder / "server.log").read_text()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+import secrets
 import shlex
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ....core.errors import ConfigError
+from ..flags.keys import ADMIN_VARIABLE
 
 _EXAMPLE = "tokenmill bench sweep serve --serve-cmd ./serve.sh --bench-cmd ./bench.sh"
 _SETS = "JSON, or a file with it: a list of objects with options, or an object of such objects"
@@ -94,6 +97,7 @@ def _run(args: argparse.Namespace) -> int:
 
     if args.num_runs < 1:
         raise ConfigError("--num-runs must be at least 1")
+    admin_key = os.environ.get(ADMIN_VARIABLE) or secrets.token_urlsafe()
     sweep = Sweep(
         folder=args.output_dir / (args.experiment_name or f"{datetime.now():%Y%m%d_%H%M%S}"),
         serve=_words(args.serve_cmd, "--serve-cmd"),
@@ -107,6 +111,8 @@ def _run(args: argparse.Namespace) -> int:
         continues=args.continue_on_error,
         shows_output=args.show_stdout,
         ready_timeout=args.server_ready_timeout,
+        environment={**os.environ, ADMIN_VARIABLE: admin_key},
+        admin_key=admin_key,
     )
     if args.resume != sweep.folder.exists():
         missing = "does not exist: remove --resume" if args.resume else "exists: add --resume"
