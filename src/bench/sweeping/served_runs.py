@@ -23,7 +23,7 @@ class ServedRuns:
     log: Path | None
     """The file for the server's output; None: all output is shown."""
     environment: Mapping[str, str]
-    """Of the server."""
+    """The environment of the server."""
     admin_key: str = ""
     """The server's, if its command has none."""
     after: Sequence[str] = ()
