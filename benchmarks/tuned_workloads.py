@@ -97,9 +97,9 @@ def page(args: argparse.Namespace, results: dict[str, Any]) -> Iterator[str]:
     yield "# Three tuned workloads"
     yield ""
     yield "Written by `python benchmarks/tuned_workloads.py`: the default model on"
-    yield f"{machine['processor']}, {machine['cores']} cores, {machine['system']}. The load averages"
-    yield "say how many other programs computed meanwhile. Goodputs are in requests per second:"
-    yield "median (lowest to highest) of the rounds."
+    yield f"{machine['processor']}, {machine['cores']} cores, {machine['system']}."
+    yield "The load says how many other programs computed meanwhile. Goodputs are in requests per"
+    yield "second: median (lowest to highest) of the rounds."
     yield ""
     yield row(
         "workload", "run", "load", "settings", "given", "tuned", "rounds won", "in all rounds"
