@@ -246,6 +246,11 @@ class LLM:
         load. vLLM has this method."""
         self._refuse("classify")
 
+    def reset_prefix_cache(self) -> bool:
+        """Forget the prompts of earlier calls: the next ones are computed, not found in the prefix
+        cache. Returns whether the cache is empty now: False while other threads generate."""
+        return self._run(self._engine.reset_prefix_cache())
+
     def close(self) -> None:
         """Free the model's memory and end the thread. Safe to call twice."""
         self._finalizer()

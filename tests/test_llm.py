@@ -268,6 +268,15 @@ def test_a_forgotten_one_closes_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [t for t in threading.enumerate() if t.name == "tokenmill-llm"]
 
 
+def test_after_a_reset_a_prompt_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenmill.llm.AsyncEngine", lambda model, **options: toy_engine())
+    with LLM() as llm:
+        found = [llm.generate("a known prompt")[0].num_cached_tokens for _ in range(2)]
+        assert llm.reset_prefix_cache()
+        found.append(llm.generate("a known prompt")[0].num_cached_tokens)
+    assert found == [0, 12, 0]
+
+
 def test_several_at_once_have_metrics_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokenmill.llm.AsyncEngine", lambda model, **options: toy_engine())
     with LLM() as first, LLM() as second:

@@ -161,6 +161,19 @@ async def debug_state(request: Request) -> Response:
     return _json(state)
 
 
+async def reset_prefix_cache(request: Request) -> Response:
+    """Forget the blocks of the prefix cache that no request holds, in all engines. The answer is
+    200 even if some are held, as in vLLM."""
+    if request.query_params.get("reset_running_requests", "false").lower() in ("true", "1"):
+        raise APIError(
+            400,
+            "requests that run keep their blocks: leave out reset_running_requests",
+            param="reset_running_requests",
+        )
+    await context_of(request).engine.reset_prefix_cache()
+    return Response()
+
+
 async def slowest_requests(request: Request) -> Response:
     """The time of the slowest live and recent requests by cause, of one API key or of all."""
     count = request.query_params.get("slowest", "20")

@@ -7,10 +7,9 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,14 +22,13 @@ from ..bench.endpoints import Completions
 from ..bench.figures import tpot
 from ..bench.prompts import Prompt
 from ..bench.running import Answer, Load, Run, run
-from ..core.errors import ConfigError
+from ..bench.served import ServedCommand
+from ..core.errors import ConfigError, TokenmillError
 from ..planning.workload import PlannedRequest
 from .limits import Limits
 
 ROUNDS = "rounds.jsonl"
 START_SECONDS = 600
-POLL_SECONDS = 0.2
-STOP_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +140,7 @@ class Measuring:
         try:
             with _serving(config, self.folder / f"{name}.log") as url:
                 measured = asyncio.run(self._send(url, lambda fraction: progress(stage, fraction)))
-        except ConfigError as error:
+        except TokenmillError as error:
             return Round(candidate=name, load=load, error=str(error))
         good = sum(_keeps(answer, self.limits) for answer in measured.answers)
         return Round(
@@ -192,31 +190,25 @@ def _p99(seconds: Sequence[float]) -> float:
 
 @contextlib.contextmanager
 def _serving(config: Path, log: Path) -> Iterator[str]:
-    """The URL of a server with this file as --config. Raises ConfigError if it does not start."""
-    command = ("-m", "tokenmill", "serve", "--config", str(config), "--port", "0")
-    environment = {name: value for name, value in os.environ.items() if "API_KEY" not in name}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *command, "--no-enable-log-requests"],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
-        )  # fmt: skip
-        try:
-            yield _url(process, log)
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    """The URL of a server with this file as --config. Raises TokenmillError if it does not
+    start."""
+    words = ("serve", "--config", str(config), "--port", str(_free_port()))
+    server = ServedCommand(
+        command=[sys.executable, "-m", "tokenmill", *words, "--no-enable-log-requests"],
+        environment={name: value for name, value in os.environ.items() if "API_KEY" not in name},
+        timeout=START_SECONDS,
+        log=log,
+    )
+    try:
+        server.get_ready()
+        yield server.url
+    finally:
+        server.stop()
 
 
-def _url(process: subprocess.Popen[bytes], log: Path) -> str:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and process.poll() is None:
-        for line in log.read_bytes().splitlines():
-            if b'"listening"' in line:
-                with contextlib.suppress(ValueError):
-                    return str(json.loads(line)["address"])
-        time.sleep(POLL_SECONDS)
-    raise ConfigError(f"the server did not start: see {log}")
+def _free_port() -> int:
+    """A port that nobody uses now. If another program takes it first, the server does not start."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port

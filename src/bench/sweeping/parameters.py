@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,13 @@ class Parameters:
         Raises KeyError.
         """
         return {_flag(known): value for known, value in self.fields.items()}[_flag(key)]
+
+    def only(self, known: Container[str]) -> Parameters:
+        """The set without the options that are not known, by name without dashes before it."""
+        fields = self.fields.items()
+        return Parameters(
+            fields={key: value for key, value in fields if key == NAME or _first(key) in known}
+        )
 
     def apply(self, command: Sequence[str]) -> list[str]:
         """The command with these options in place of its own."""
@@ -98,8 +105,13 @@ def _is_linked(server: Parameters, load: Parameters, key: str, other: str) -> bo
 
 def _flag(key: str) -> str:
     """The name of an option on the command line. Names inside of an object keep underscores."""
-    first, dot, rest = key.partition(".")
-    return first.replace("_", "-") + dot + rest
+    _, dot, rest = key.partition(".")
+    return _first(key) + dot + rest
+
+
+def _first(key: str) -> str:
+    """The option of a key that may name a part of its object."""
+    return key.partition(".")[0].replace("_", "-")
 
 
 def _option(key: str, value: Any) -> list[str]:

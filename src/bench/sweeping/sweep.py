@@ -1,6 +1,6 @@
-"""A sweep: measures a server with several sets of options under several loads.
+"""A sweep: measures with several sets of options, and keeps the results in a folder.
 
-Folders and files are those of `vllm bench sweep serve`, so that its plots read them.
+Folders and files are those of `vllm bench sweep`, so that its plots read them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,34 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ...core.errors import ConfigError, TokenmillError
 from .parameters import Parameters, pairs
-from .served import ServedCommand
 
 SUMMARY = "summary.json"
-ALL_METRICS = "ttft,tpot,itl,e2el"
 Row = dict[str, Any]
+
+
+class Method(Protocol):
+    """The way in which each run is measured."""
+
+    @property
+    def label(self) -> str:
+        """The word before a load's options in the name of a folder."""
+        ...
+
+    def commands(self, one: Measurement) -> list[list[str]]:
+        """The commands of a run; the last one writes `one.path`."""
+        ...
+
+    def measure(self, one: Measurement) -> None:
+        """Run the commands. Raises TokenmillError if one fails."""
+        ...
+
+    def stop(self) -> None:
+        """End what runs between two measurements. Safe to call twice."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +46,7 @@ class Sweep:
     """One sweep, and the folder of its results."""
 
     folder: Path
-    serve: Sequence[str]
-    """The command that runs the server."""
-    bench: Sequence[str]
-    """The command that measures it: `tokenmill bench serve` or `vllm bench serve`."""
-    after: Sequence[str] = ()
-    """A command after each run, in place of a reset of the server's prefix cache."""
+    method: Method
     servers: Sequence[Parameters] = (Parameters(),)
     loads: Sequence[Parameters] = (Parameters(),)
     links: Mapping[str, str] = field(default_factory=dict)
@@ -41,13 +55,11 @@ class Sweep:
     """Prompts of a run before the measured ones; 0: no such run."""
     continues: bool = False
     """A failed run is noted in a file, and the sweep goes on."""
-    shows_output: bool = False
-    ready_timeout: float = 300.0
 
     def plan(self) -> Iterator[Measurement]:
         """All runs, in their order."""
         for server, load in pairs(self.servers, self.loads, self.links):
-            parts = [("SERVE-", server.name), ("BENCH-", load.name)]
+            parts = [("SERVE-", server.name), (f"{self.method.label}-", load.name)]
             name = "-".join("-".join(part) for part in parts if part[1]) or "default"
             folder = self.folder / name.replace("/", "_").replace("..", "__")
             if self.num_warmups:
@@ -63,22 +75,18 @@ class Sweep:
         continues then.
         """
         rows: dict[Path, list[Row]] = {}
-        failed, server = 0, None
+        failed = 0
         try:
             for one in self.plan():
                 if one.path.exists():
                     say(f"{one.path}: found")
                 else:
-                    if server is None or server.parameters is not one.server:
-                        if server is not None:
-                            server.stop()
-                        server = self._server(one.server)
                     say(f"{one.path}: measuring")
                     try:
-                        self._measure(one, server)
+                        self._measure(one)
                     except TokenmillError as error:
                         one.path.unlink(missing_ok=True)  # of a run in which no request succeeded
-                        server.stop()
+                        self.method.stop()
                         if not self.continues:
                             raise
                         failed += 1
@@ -88,32 +96,18 @@ class Sweep:
                 if one.number >= 0:
                     rows.setdefault(one.path.parent, []).append(one.read())
         finally:
-            if server is not None:
-                server.stop()
+            self.method.stop()
         for folder, own in rows.items():
             (folder / SUMMARY).write_text(json.dumps(own, indent=4) + "\n", encoding="utf-8")
         _write_csv(self.folder / "summary.csv", [row for own in rows.values() for row in own])
         return failed
 
-    def _server(self, parameters: Parameters) -> ServedCommand:
-        return ServedCommand(
-            parameters=parameters,
-            command=parameters.apply(self.serve),
-            timeout=self.ready_timeout,
-            log=None if self.shows_output else self.folder / "server.log",
-        )
-
-    def _measure(self, one: Measurement, server: ServedCommand) -> None:
-        server.get_ready()
+    def _measure(self, one: Measurement) -> None:
         one.path.parent.mkdir(parents=True, exist_ok=True)
-        _call(one.command(self.bench), self.shows_output)
+        self.method.measure(one)
         if not one.path.exists():
             raise TokenmillError(f"the command has not written {one.path}")
         one.path.write_text(json.dumps(one.read(), indent=4) + "\n", encoding="utf-8")
-        if self.after:
-            _call(self.after, self.shows_output)
-        elif one.number >= 0:  # a warm-up is for the next run
-            server.forget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +120,6 @@ class Measurement:
     """The path of its result."""
     number: int
     """-1: a run before the measured ones."""
-
-    def command(self, bench: Sequence[str]) -> list[str]:
-        """The command that measures, and writes the result."""
-        saving = ["--percentile-metrics", ALL_METRICS, "--save-result"]
-        place = ["--result-dir", str(self.path.parent), "--result-filename", self.path.name]
-        return [*self.load.apply(bench), *saving, *place]
 
     def read(self) -> Row:
         """The result, with the options that were set. Raises ConfigError."""
@@ -155,7 +143,8 @@ class Measurement:
         path.write_text(json.dumps(fields, indent=4) + "\n", encoding="utf-8")
 
 
-def _call(command: Sequence[str], shows_output: bool) -> None:
+def call(command: Sequence[str], shows_output: bool) -> None:
+    """Run a command to its end. Raises TokenmillError if it fails."""
     try:
         done = subprocess.run(
             command, stdout=None if shows_output else subprocess.DEVNULL, check=False

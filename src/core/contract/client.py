@@ -186,6 +186,15 @@ class EngineClient(Protocol):
         """
         ...
 
+    async def reset_prefix_cache(self) -> bool:
+        """Forget the prompts of earlier requests: the next ones are computed, not found in the
+        prefix cache.
+
+        Blocks that live requests hold stay in the cache. Returns whether it is empty now, in all
+        engines: False if there are such blocks, or if an engine does not answer.
+        """
+        ...
+
     def load(self) -> Load:
         """The load of the engine at this moment."""
         ...

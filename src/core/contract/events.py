@@ -101,7 +101,8 @@ class StoredBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedBlock:
-    """A KV block that the prefix cache lost, because a request needed the memory."""
+    """A KV block that the prefix cache lost, because a request needed the memory, or because the
+    cache was reset."""
 
     block_hash: bytes
     group: int = 0
@@ -115,6 +116,8 @@ class PrefixCacheChanged:
     """
 
     changes: tuple[StoredBlock | RemovedBlock, ...]
+    is_cleared: bool = False
+    """A reset removed all blocks: the cache is empty after these changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

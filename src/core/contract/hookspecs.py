@@ -142,9 +142,9 @@ class HookSpecs:
 
     @hookspec
     def on_prefix_cache_changed(self, event: PrefixCacheChanged) -> None:
-        """Observe: a step stored or removed blocks of the prefix cache. Called before the end
-        of the step is reported. Without prefix caching it is never called. On error: contained; cut
-        off after three."""
+        """Observe: a step or a reset changed the prefix cache. The changes of a step are reported
+        before its end. Without prefix caching it is never called. On error: contained; cut off
+        after three."""
 
     @hookspec
     def on_step(self, event: StepDone) -> None:

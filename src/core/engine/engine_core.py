@@ -266,6 +266,16 @@ class EngineCore:
         updates, self._updates = self._updates, []
         return updates
 
+    def reset_prefix_cache(self) -> bool:
+        """Forget the blocks that no request holds. Return whether the prefix cache is empty now."""
+        is_empty = self.pool.forget()
+        self._report_changes(is_cleared=is_empty)
+        return is_empty
+
+    def _report_changes(self, *, is_cleared: bool = False) -> None:
+        if changes := self.pool.take_changes():
+            self._plugins.emit(PrefixCacheChanged(changes=changes, is_cleared=is_cleared))
+
     def _check_fits(self, request: Request) -> None:
         if request.engine_id in self._queues:
             raise InvalidRequestError(
@@ -386,8 +396,7 @@ class EngineCore:
     def _emit_step(
         self, opened: OpenPlan, tally: StepTally, now: float, *, raised: bool = False
     ) -> None:
-        if changes := self.pool.take_changes():
-            self._plugins.emit(PrefixCacheChanged(changes=changes))
+        self._report_changes()
         if not self._plugins.observes(StepDone):
             return
         self._plugins.emit(

@@ -71,6 +71,7 @@ class RunningEngine(Protocol):
         ...
 
     async def refresh(self) -> None: ...
+    async def reset_prefix_cache(self) -> bool: ...
     def load(self) -> Load: ...
     def live_requests(self) -> tuple[LiveRequest, ...]: ...
     async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
@@ -256,6 +257,10 @@ class EngineShell(EngineClient):
     async def refresh(self) -> None:
         self._life.home.check()
         await self._started().refresh()
+
+    async def reset_prefix_cache(self) -> bool:
+        self._life.home.check()
+        return await self._started().reset_prefix_cache()
 
     def load(self) -> Load:
         return self._started().load()

@@ -228,6 +228,13 @@ class LocalEngine:
             is_draining=self.life.is_draining,
         )
 
+    async def reset_prefix_cache(self) -> bool:
+        return self.reset_prefix_cache_now()
+
+    def reset_prefix_cache_now(self) -> bool:
+        """The answer of `reset_prefix_cache`."""
+        return self._running()[1].core.reset_prefix_cache()
+
     def live_requests(self) -> tuple[LiveRequest, ...]:
         return self._running()[1].core.describe_live(time.monotonic())
 

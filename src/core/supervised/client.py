@@ -159,6 +159,9 @@ class SupervisedEngine:
     async def refresh(self) -> None:
         await self.replicas.refresh()
 
+    async def reset_prefix_cache(self) -> bool:
+        return await self.replicas.reset_prefix_cache()
+
     def load(self) -> Load:
         load, life = self.replicas.load(), self.life
         return replace(

@@ -36,6 +36,7 @@ from ..shell.output_stream import OutputStream
 from .messages import (
     Accepted,
     Ask,
+    CacheReset,
     Died,
     End,
     Explain,
@@ -46,6 +47,7 @@ from .messages import (
     Outputs,
     Ready,
     Report,
+    ResetCache,
     Scored,
     StartEngine,
     Stop,
@@ -185,6 +187,8 @@ class EngineProcess(asyncio.Protocol):
                 self._end(message)
             case Ask():
                 self._report(message.number)
+            case ResetCache(number):
+                self._send(CacheReset(number, self._running.reset_prefix_cache_now()))
             case Explain(number, request_id, count):
                 self._send(Explained(number, self._running.explain_now(request_id, count)))
             case Observe(number, after_step):

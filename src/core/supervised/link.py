@@ -37,6 +37,7 @@ from .crash_suspects import CrashSuspects
 from .messages import (
     Accepted,
     Ask,
+    CacheReset,
     Died,
     End,
     Explain,
@@ -46,6 +47,7 @@ from .messages import (
     Outputs,
     Ready,
     Report,
+    ResetCache,
     Scored,
     StartEngine,
     Stop,
@@ -337,6 +339,13 @@ class EngineLink(asyncio.Protocol):
         self.load = answer.load
         return answer
 
+    async def reset_prefix_cache(self) -> bool:
+        """Empty the engine's prefix cache."""
+        number = next(self._numbers)
+        answer = await self._call(number, ResetCache(number))
+        assert isinstance(answer, CacheReset)
+        return answer.is_empty
+
     async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
         """Ask the engine for the explanations of a request, or of the slowest ones."""
         number = next(self._numbers)
@@ -389,6 +398,7 @@ class EngineLink(asyncio.Protocol):
                 Accepted(number)
                 | Refused(number)
                 | Report(number)
+                | CacheReset(number)
                 | Explained(number)
                 | Observed(number)
                 | TracedAll(number)

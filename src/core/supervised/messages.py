@@ -53,6 +53,12 @@ class Ask(Message, frozen=True):
     number: int
 
 
+class ResetCache(Message, frozen=True):
+    """Forget the blocks of the prefix cache that no request holds."""
+
+    number: int
+
+
 class Explain(Message, frozen=True):
     """Send the explanations of a request; without an id those of the `count` slowest ones."""
 
@@ -136,6 +142,13 @@ class Report(Message, frozen=True):
     requests: tuple[LiveRequest, ...] = ()
 
 
+class CacheReset(Message, frozen=True):
+    """The answer to ResetCache."""
+
+    number: int
+    is_empty: bool
+
+
 class Explained(Message, frozen=True):
     """The answer to Explain."""
 
@@ -163,7 +176,7 @@ class TracedAll(Message, frozen=True):
     number: int
 
 
-ToEngine = StartEngine | Submit | End | Ask | Explain | Observe | TraceBack | Stop
+ToEngine = StartEngine | Submit | End | Ask | ResetCache | Explain | Observe | TraceBack | Stop
 FromEngine = (
     Stage
     | Ready
@@ -174,6 +187,7 @@ FromEngine = (
     | Scored
     | Outputs
     | Report
+    | CacheReset
     | Explained
     | Observed
     | Traced

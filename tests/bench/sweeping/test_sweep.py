@@ -1,22 +1,25 @@
-"""Sweeps over a server that answers at once: a program of a few lines."""
+"""Sweeps over a server that answers at once, and over starts: programs of a few lines."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 import socket
 import sys
 from pathlib import Path
 
 import pytest
 
+from tokenmill.bench.served import ServedCommand
 from tokenmill.bench.sweeping.parameters import Parameters
-from tokenmill.bench.sweeping.served import ServedCommand
+from tokenmill.bench.sweeping.served_runs import ServedRuns
+from tokenmill.bench.sweeping.starts import Starts
 from tokenmill.bench.sweeping.sweep import Sweep
 from tokenmill.core.errors import ConfigError, TokenmillError
 
 SERVER = """
-import http.server, pathlib, sys
+import http.server, os, sys
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -24,7 +27,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_POST(self):
-        self.send_response(int(sys.argv[sys.argv.index("--reset") + 1]))
+        known = self.headers["Authorization"] == f"Bearer {os.environ['KEY']}"
+        self.send_response(int(sys.argv[sys.argv.index("--reset") + 1]) if known else 401)
         self.end_headers()
 
     def log_message(self, *words):
@@ -52,7 +56,9 @@ def free_port() -> int:
         return port
 
 
-def make_sweep(folder: Path, *, reset: int = 200, **options: object) -> Sweep:
+def make_sweep(
+    folder: Path, *, reset: int = 200, admin_key: str = "sk", **options: object
+) -> Sweep:
     for name, text in (("server", SERVER), ("client", CLIENT)):
         (folder / f"{name}.py").write_text(text)
     port = str(free_port())
@@ -60,7 +66,14 @@ def make_sweep(folder: Path, *, reset: int = 200, **options: object) -> Sweep:
     serve = [sys.executable, str(folder / "server.py"), started, "--port", port]
     serve += ["--reset", str(reset)]
     bench = [sys.executable, str(folder / "client.py")]
-    return Sweep(folder=folder / "out", serve=serve, bench=bench, **options)  # type: ignore[arg-type]
+    method = ServedRuns(
+        serve=serve,
+        bench=bench,
+        log=folder / "out/server.log",
+        environment={**os.environ, "KEY": "sk"},
+        admin_key=admin_key,
+    )
+    return Sweep(folder=folder / "out", method=method, **options)  # type: ignore[arg-type]
 
 
 def starts(folder: Path) -> int:
@@ -89,6 +102,12 @@ def test_a_server_that_keeps_its_cache_starts_again_for_each_run(tmp_path: Path)
     assert starts(tmp_path) == 2
 
 
+def test_the_admin_key_of_the_command_goes_first(tmp_path: Path) -> None:
+    servers = sets("admin_key", "sk", "another")
+    make_sweep(tmp_path, servers=servers, num_runs=2, admin_key="no").run(lambda line: None)
+    assert starts(tmp_path) == 3, "once with the right key, for each run with a wrong one"
+
+
 def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     loads = sets("fail", 0, 1)
     sweep = make_sweep(tmp_path, loads=loads, num_runs=1)
@@ -106,7 +125,8 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
 
 def test_a_server_that_is_there_already_is_not_measured(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path, num_runs=1)
-    first = ServedCommand(parameters=Parameters(), command=sweep.serve, timeout=60, log=None)
+    [command, _] = sweep.method.commands(next(sweep.plan()))
+    first = ServedCommand(command=command, environment=os.environ, timeout=60, log=None)
     first.get_ready()
     try:
         with pytest.raises(ConfigError, match="another server listens on"):
@@ -116,8 +136,27 @@ def test_a_server_that_is_there_already_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_a_server_that_ends_is_reported(tmp_path: Path) -> None:
-    sweep = make_sweep(tmp_path, num_runs=1)
-    broken = Sweep(folder=sweep.folder, serve=[*sweep.serve[:1], "-c", "1/0"], bench=sweep.bench)
+    log = tmp_path / "server.log"
+    serve = [sys.executable, "-c", "1/0", "--port", str(free_port())]
+    method = ServedRuns(serve=serve, bench=["true"], log=log, environment=os.environ)
     with pytest.raises(TokenmillError, match=r"ended with status 1: see .*server\.log"):
-        broken.run(lambda line: None)
-    assert "ZeroDivisionError" in (sweep.folder / "server.log").read_text()
+        Sweep(folder=tmp_path / "out", method=method, num_runs=1).run(lambda line: None)
+    assert "ZeroDivisionError" in log.read_text()
+
+
+def test_starts_are_measured_with_each_set_of_options(tmp_path: Path) -> None:
+    program = tmp_path / "startup.py"
+    program.write_text(
+        "import json, pathlib, sys\n"
+        "pathlib.Path(sys.argv[-1]).write_text(json.dumps({'words': sys.argv[1:-1]}))\n"
+    )
+    method = Starts(startup=[sys.executable, str(program), "--output-json", "else"])
+    servers, loads = sets("dtype", "a", "b"), sets("num_iters_cold", 1)
+    sweep = Sweep(folder=tmp_path / "out", method=method, servers=servers, loads=loads, num_runs=2)
+    assert sweep.run(lambda line: None) == 0
+    rows = json.loads(
+        (tmp_path / "out/SERVE--dtype=b-STARTUP--num_iters_cold=1/summary.json").read_text()
+    )
+    words = ["--dtype", "b", "--num-iters-cold", "1", "--output-json"]
+    expected = {"words": words, "dtype": "b", "num_iters_cold": 1}
+    assert rows == [{**expected, "run_number": number} for number in (0, 1)]

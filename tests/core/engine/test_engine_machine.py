@@ -124,6 +124,11 @@ class EngineMachine(RuleBasedStateMachine):
             self.bench.core.finish(name, FinishReason.STOP, self.bench.now, num_tokens=num_tokens)
             self.bench.check()
 
+    @rule()
+    def reset_prefix_cache(self) -> None:
+        self.bench.core.reset_prefix_cache()
+        self.bench.check()
+
     def teardown(self) -> None:
         if not hasattr(self, "bench"):
             return

@@ -136,6 +136,27 @@ def test_an_index_made_of_the_events_equals_the_prefix_cache(
     bench.check_tokens()
 
 
+def test_a_reset_clears_the_index_unless_a_request_holds_blocks(
+    endpoints: dict[str, str],
+) -> None:
+    events = make(endpoints)
+    bench = Bench(plugins=[events])
+    with open_events(events), Consumer(**endpoints) as consumer:
+        events.on_started(started())
+        bench.add([1, 2, 3, 4, 5, 6, 7, 8], 1)
+        bench.run()
+        bench.add([9, 8, 7, 6, 5], 8)
+        bench.step()
+        assert not bench.core.reset_prefix_cache()
+        consumer.catch_up(events.num_batches)
+        assert consumer.kinds[-1] == "BlockRemoved"
+        assert [tokens for _, tokens in consumer.blocks.values()] == [(9, 8, 7, 6)]
+        bench.run()
+        assert bench.core.reset_prefix_cache()
+        consumer.catch_up(events.num_batches)
+        assert consumer.kinds[-1] == "AllBlocksCleared" and not consumer.blocks
+
+
 def test_a_consumer_that_reads_nothing_costs_no_step_and_no_other_consumer_a_batch(
     endpoints: dict[str, str],
 ) -> None:

@@ -21,22 +21,30 @@ Settings = dict[str, Any]
 
 
 def vary(
-    texts: Sequence[str], given: Mapping[str, Any], *, leave_out: Sequence[str] = ()
+    texts: Sequence[str],
+    given: Mapping[str, Any],
+    *,
+    leave_out: Sequence[str] = (),
+    option: str = "--vary",
 ) -> list[Settings]:
     """Every combination of the values, as options of EngineConfig. The last key changes fastest.
 
     `given`: options that flags have set. `leave_out`: fields that have no effect in this command.
+    `option`: the flag that has the texts.
     Raises ConfigError for a key that is unknown, given twice or has no values.
     """
     known = [f.name for f in dataclasses.fields(EngineConfig) if f.name not in leave_out]
     varied: dict[str, list[Any]] = {}
     for text in texts:
-        key, values = _split(text, known)
-        if key in varied:
-            raise ConfigError(f"--vary {text}: {key} is varied twice")
-        if key in given:
-            raise ConfigError(f"--vary {text}: {flag(key)} is also given; leave out one of them")
-        varied[key] = [_parse(key, value, text) for value in values]
+        try:
+            key, values = _split(text, known)
+            if key in varied:
+                raise ConfigError(f"{key} is varied twice")
+            if key in given:
+                raise ConfigError(f"{flag(key)} is also given; leave out one of them")
+            varied[key] = [_parse(key, value) for value in values]
+        except ConfigError as error:
+            raise ConfigError(f"{option} {text}: {error}") from error
     return [
         dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())
     ]
@@ -47,16 +55,16 @@ def _split(text: str, known: Sequence[str]) -> tuple[str, list[str]]:
     name = key.strip().removeprefix("--").replace("-", "_")
     if name not in known:
         raise ConfigError(
-            f"--vary {text}: {name!r} is not a setting of the engine that can be varied"
+            f"{name!r} is not a setting of the engine that can be varied"
             f"{did_you_mean(name, known) or '. Known: ' + ', '.join(known)}"
         )
     found = [value.strip() for value in values.split(",")]
     if not all(found) or len(set(found)) < len(found):
-        raise ConfigError(f"--vary {text}: expected {name}=A,B,C with values that differ")
+        raise ConfigError(f"expected {name}=A,B,C with values that differ")
     return name, found
 
 
-def _parse(key: str, value: str, text: str) -> Any:
+def _parse(key: str, value: str) -> Any:
     """A value in its field's type; "none" leaves the choice to the engine."""
     try:
         if key == "kv_cache_memory":
@@ -64,7 +72,7 @@ def _parse(key: str, value: str, text: str) -> Any:
         hint = typing.get_type_hints(EngineConfig)[key]
         return msgspec.convert(_WORDS.get(value.lower(), value), hint, strict=False)
     except (msgspec.ValidationError, argparse.ArgumentTypeError) as error:
-        raise ConfigError(f"--vary {text}: {value!r} is not a value for {key}: {error}") from error
+        raise ConfigError(f"{value!r} is not a value for {key}: {error}") from error
 
 
 _WORDS: Mapping[str, Any] = {"on": True, "off": False, "none": None}

@@ -15,6 +15,7 @@ from ....core.errors import ConfigError
 from ..flags.engine import (
     SERVING,
     SPECULATION,
+    UNUSED,
     add_engine_flags,
     add_model_argument,
     engine_config,
@@ -29,11 +30,13 @@ from .report import Report, print_report, write_report
 
 if TYPE_CHECKING:
     from ....planning.step_time import StepTimes
+    from ....planning.workload import PlannedRequest
     from ....tuning.capacity import Planner
     from ....tuning.search import Trial
     from ....tuning.space import Settings, Space
     from ....tuning.traffic import Traffic
 
+NOT_MEASURED = ("model", "tokenizer", "served_model_name", "seed", *UNUSED)
 GIVEN, TUNED = "given", "tuned"
 """Names of the candidates that are always measured; others have the numbers of their ranks."""
 
@@ -61,6 +64,10 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--vary", action="append", metavar="KEY=A,B,C",
                        help="try these values of a setting, and vary only the settings that "
                        "--vary names; may be repeated")  # fmt: skip
+    group.add_argument("--measure", action="append", default=[], metavar="KEY=A,B,C",
+                       help="measure the best settings with these values of a setting that "
+                       "cannot be simulated, too: drafts, parallelism, precision; may be "
+                       "repeated")  # fmt: skip
     group.add_argument("--finalists", type=int, default=2, metavar="N",
                        help="best settings to measure on real servers, in addition to the given "
                        "settings (default: %(default)s)")  # fmt: skip
@@ -101,6 +108,7 @@ def _run(args: argparse.Namespace) -> int:
     base = engine_config(args)
     traffic = _traffic(args)
     space = _space(args, base, given)
+    variants = _variants(args, base, given, space)
     folder: Path = args.output_dir
     _open_folder(folder, _describe(traffic, given, str(limits), space))
     with ProgressDisplay() as progress:
@@ -131,10 +139,12 @@ def _run(args: argparse.Namespace) -> int:
         if report.tuned.rate and tuned:
             report = dataclasses.replace(report, reasons=explain(planner, tuned))
             _write(folder, given, report)
-            if args.rounds:
-                finalists = _finalists(trials, tuned, args.finalists)
-                rounds = _measure(args, planner, given, finalists, folder, progress)
-                report = dataclasses.replace(report, finalists=finalists, rounds=rounds)
+        if report.tuned.rate and args.rounds and (tuned or variants):
+            finalists = _finalists(trials, tuned, args.finalists if tuned else 0)
+            finalists |= {_name(one): {**tuned, **one} for one in variants}
+            requests = traffic.at_rate(report.tuned.rate)
+            rounds = _measure(args, planner, requests, given, finalists, folder, progress)
+            report = dataclasses.replace(report, finalists=finalists, rounds=rounds)
     _write(folder, given, report)
     print_report(report, folder, as_json=args.json)
     return 0 if report.tuned.rate else 1
@@ -175,6 +185,26 @@ def _space(args: argparse.Namespace, base: EngineConfig, given: Mapping[str, Any
     return make_space(base, values)
 
 
+def _variants(
+    args: argparse.Namespace, base: EngineConfig, given: Mapping[str, Any], space: Space
+) -> list[Settings]:
+    """The settings of --measure, in all combinations."""
+    if not args.measure:
+        return []
+    if not args.rounds:
+        raise ConfigError("--measure needs measurements: --rounds is 0")
+    left_out = (*NOT_MEASURED, *space.values)
+    found = vary(args.measure, given, leave_out=left_out, option="--measure")
+    for one in found:
+        dataclasses.replace(base, **one)  # raises ConfigError
+    return list(found)
+
+
+def _name(variant: Settings) -> str:
+    """The name of a file for settings."""
+    return ",".join(f"{key}={value}" for key, value in variant.items()).replace("/", "_")
+
+
 def _policies(base: EngineConfig) -> Mapping[str, Sequence[str]]:
     """The names of the providers of enabled plugins, by kind; the chosen ones first."""
     from ....core.host.listing import discover_plugins
@@ -206,7 +236,7 @@ def _step_times(
 
 def _finalists(trials: Sequence[Trial], tuned: Settings, count: int) -> dict[str, Settings]:
     """The settings to measure, by the names of their files."""
-    found: dict[str, Settings] = {GIVEN: {}, TUNED: tuned}
+    found: dict[str, Settings] = {GIVEN: {}, **({TUNED: tuned} if tuned else {})}
     for rank, trial in enumerate(trials[1:], 2):
         if len(found) > count:
             break
@@ -218,6 +248,7 @@ def _finalists(trials: Sequence[Trial], tuned: Settings, count: int) -> dict[str
 def _measure(
     args: argparse.Namespace,
     planner: Planner,
+    requests: Sequence[PlannedRequest],
     given: Mapping[str, Any],
     finalists: Mapping[str, Settings],
     folder: Path,
@@ -229,9 +260,8 @@ def _measure(
     for name, settings in finalists.items():
         files[name] = folder / f"{name}.yaml"
         _write_config(files[name], {**given, **settings})
-    rate = planner.capacity(finalists[TUNED]).rate
     measuring = Measuring(
-        requests=planner.traffic.at_rate(rate),
+        requests=requests,
         limits=planner.limits,
         vocab_size=planner.times.model.vocab_size,
         folder=folder,

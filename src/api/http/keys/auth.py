@@ -15,7 +15,7 @@ _PAGES = (
 )
 """The pages and their files. A browser that opens an address sends no key."""
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", *_PAGES})
-ADMIN_PATHS = ("/debug/", "/start_profile", "/stop_profile")
+ADMIN_PATHS = ("/debug/", "/reset_prefix_cache", "/start_profile", "/stop_profile")
 """Beginnings of the paths for the admin key only, on a server that has one. On others they do not
 exist."""
 

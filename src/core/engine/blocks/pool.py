@@ -221,6 +221,18 @@ class BlockPool:
                 )
             )
 
+    def forget(self) -> bool:
+        """Remove the blocks that nobody holds from the prefix cache. Return whether it is empty
+        now."""
+        assert self._journal is None, "not inside a step"
+        for block in tuple(self._cached):
+            self._cached.remove(block)
+            key = self._forget_hash(block)
+            self._free.append(block)
+            if self.changes is not None:
+                self.changes.append(_removed(key))
+        return not self._by_hash
+
     def take_changes(self) -> tuple[StoredBlock | RemovedBlock, ...]:
         """Return and forget the changes of the prefix cache that were recorded."""
         if not self.changes:

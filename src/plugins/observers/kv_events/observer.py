@@ -71,4 +71,4 @@ class KVEvents:
 
     @hookimpl
     def on_prefix_cache_changed(self, event: PrefixCacheChanged) -> None:
-        self._publisher.put(event.changes)
+        self._publisher.put(None if event.is_cleared else event.changes)

@@ -86,11 +86,15 @@ class Publisher:
     def begin(self, windows: Sequence[int | None]) -> None:
         """Publish that the cache is empty. `windows`: `ModelInfo.kv_windows`."""
         self._windows = windows
-        self._put(None)
+        self.put(None)
 
-    def put(self, changes: Changes) -> None:
-        """Publish changes of the prefix cache. It never waits."""
-        self._put(changes)
+    def put(self, changes: Changes | None) -> None:
+        """Publish changes of the prefix cache, or that it is empty (None). It never waits."""
+        number, self.num_batches = self.num_batches, self.num_batches + 1
+        try:
+            self._queue.put_nowait((number, time.time(), changes))
+        except queue.Full:
+            self._dropped_by_queue.inc()
 
     def close(self) -> None:
         """Publish what is queued, and end the threads. It waits about LAST_BATCHES_MS at most."""
@@ -102,13 +106,6 @@ class Publisher:
         self._context.term()  # the other thread's socket raises ContextTerminated
         for thread in self._threads:
             thread.join()
-
-    def _put(self, changes: Changes | None) -> None:
-        number, self.num_batches = self.num_batches, self.num_batches + 1
-        try:
-            self._queue.put_nowait((number, time.time(), changes))
-        except queue.Full:
-            self._dropped_by_queue.inc()
 
     # The thread that publishes
 

@@ -213,9 +213,10 @@ _PLUGIN_FAILED = tuple(
 )
 
 _FIRST, _SECOND = bytes(range(32)), bytes(range(32, 64))
+_LAST = (RemovedBlock(block_hash=_SECOND, group=1),)
 
 _PREFIX_CACHE_CHANGED = tuple(
-    PrefixCacheChanged(changes=changes)
+    PrefixCacheChanged(changes=changes, is_cleared=changes == _LAST)
     for changes in (
         (StoredBlock(block_hash=_FIRST, parent_hash=None, token_ids=tuple(range(16))),),
         (
@@ -228,7 +229,7 @@ _PREFIX_CACHE_CHANGED = tuple(
                 cache_salt="s",
             ),
         ),
-        (RemovedBlock(block_hash=_SECOND, group=1),),
+        _LAST,
     )
 )
 

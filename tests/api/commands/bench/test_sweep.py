@@ -1,4 +1,4 @@
-"""`tokenmill bench sweep serve` and `startup`: the options of vLLM's, and mistakes."""
+"""`tokenmill bench sweep` and `startup`: the options of vLLM's, and mistakes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ SWEEP = (
     *("--warmup-num-prompts", "--show-stdout", "--continue-on-error", "--dry-run", "--resume"),
 )
 """Of `vllm bench sweep serve` 0.32."""
-SWITCHES = ("--show-stdout", "--continue-on-error", "--dry-run", "--resume")
+SWEEP_STARTUP = (
+    *("--startup-cmd", "--serve-params", "--startup-params", "--strict-params", "-o"),
+    *("--output-dir", "-e", "--experiment-name", "--num-runs", "--show-stdout", "--dry-run"),
+    "--resume",
+)
+"""Of `vllm bench sweep startup` 0.32."""
+SWITCHES = ("--show-stdout", "--continue-on-error", "--dry-run", "--resume", "--strict-params")
 COMMANDS = ["--serve-cmd", "tokenmill serve m", "--bench-cmd", "tokenmill bench serve"]
 
 
@@ -26,10 +32,16 @@ def test_an_option_of_vllm_s_startup_is_read(option: str) -> None:
     assert str(getattr(args, option[2:].replace("-", "_"))) == "7"
 
 
-@pytest.mark.parametrize("option", SWEEP)
-def test_an_option_of_vllm_s_sweep_is_read(option: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        *((("serve", *COMMANDS), option) for option in SWEEP),
+        *((("startup",), option) for option in SWEEP_STARTUP),
+    ],
+)
+def test_an_option_of_vllm_s_sweep_is_read(kind: tuple[str, ...], option: str) -> None:
     words = [option] if option in SWITCHES else [option, "7"]
-    args = make_parser().parse_args(["bench", "sweep", "serve", *COMMANDS, *words])
+    args = make_parser().parse_args(["bench", "sweep", *kind, *words])
     value = True if option in SWITCHES else 7
     assert value in vars(args).values() or "7" in map(str, vars(args).values())
 
@@ -45,6 +57,19 @@ def test_a_dry_run_prints_the_commands(tmp_path: Path, capsys: pytest.CaptureFix
         f"--result-dir {folder} --result-filename run=0.json",
     ]
     assert not folder.exists()
+
+
+def test_options_that_a_start_does_not_have_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = ["--serve-params", '[{"port": 1, "dtype": "auto"}, {"port": 2, "dtype": "auto"}]']
+    words = ["bench", "sweep", "startup", *sets, "-o", str(tmp_path), "-e", "x", "--dry-run"]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    path = tmp_path / "x/SERVE--dtype=auto/run=0.json"
+    assert out == f"tokenmill bench startup --dtype auto --output-json {path}\n"
+    assert err == "note: --serve-params: `bench startup` has no option port\n" * 2
+    assert main([*words, "--strict-params"]) == 1
 
 
 @pytest.mark.parametrize(

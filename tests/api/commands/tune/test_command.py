@@ -17,7 +17,7 @@ from tokenmill.bench.running import Answer, Run
 from tokenmill.core.errors import ConfigError
 from tokenmill.tuning import rounds
 from tokenmill.tuning.limits import Limits
-from tokenmill.tuning.rounds import Measuring
+from tokenmill.tuning.rounds import Measuring, Round
 
 WORKLOAD = ("--num-prompts", "8", "--random-input-len", "100", "--random-output-len", "4")
 VARY = ("--vary", "max_num_batched_tokens=32,128", "--vary", "max_num_seqs=4,8")
@@ -101,6 +101,65 @@ def test_finalists_are_measured_on_real_servers(
     measuring = Measuring(requests=[], limits=Limits(), vocab_size=9, folder=tmp_path / "tune")
     other = measuring.measure({"tuned": config}, 0, lambda stage, part: None)
     assert other == [], "rounds of other settings do not count"
+
+
+def test_settings_that_cannot_be_simulated_are_measured_with_the_best_ones(
+    tmp_path: Path, times: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[str] = []
+
+    def serving(config: Path, log: Path) -> Any:
+        served.append(config.read_text())
+        return contextlib.nullcontext(config.stem)
+
+    async def send(measuring: Measuring, url: str, progress: object) -> Run:
+        answers = [Answer(start=0.0, num_prompt_tokens=1, num_output_tokens=1)]
+        return Run(answers=answers, seconds=1.0 if "ngram" in url else 2.0, client_share=0.0)
+
+    monkeypatch.setattr(rounds, "_serving", serving)
+    monkeypatch.setattr(Measuring, "_send", send)
+    words = ("--rounds", "1", "--measure", "speculative_method=ngram,none")
+    assert tune(tmp_path / "tune", times, *words, "--finalists", "1", *VARY) == 0
+    assert served[0] == "{}\n" and len(served) == 4
+    assert served[2] == 'max-num-batched-tokens: 128\nspeculative-method: "ngram"\n'
+    assert (tmp_path / "tune/serve.yaml").read_text() == served[2]
+    assert "--max-num-batched-tokens 128 --speculative-method ngram" in capsys.readouterr().out
+
+
+def test_without_a_better_setting_the_given_ones_are_measured_with_the_variants(
+    tmp_path: Path, times: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[list[str]] = []
+
+    def measure(self: Measuring, files: dict[str, Path], *args: object) -> list[Round]:
+        measured.append([file.read_text() for file in files.values()])
+        return [Round(candidate=name, load="", goodput=1.0) for name in files]
+
+    monkeypatch.setattr(Measuring, "measure", measure)
+    words = ("--max-num-batched-tokens", "128", "--vary", "max_num_seqs=4")
+    assert tune(tmp_path / "tune", times, *words, "--measure", "data-parallel-size=2") == 0
+    given = "max-num-batched-tokens: 128\n"
+    assert measured == [[given, f"{given}data-parallel-size: 2\n"]]
+    assert (tmp_path / "tune/serve.yaml").read_text() == given
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--measure", "max_num_seqs=4"], "--measure max_num_seqs=4: 'max_num_seqs' is not"),
+        (["--measure", "data_parallel_size=0"], "data-parallel-size"),
+        (["--measure", "dtype=bfloat16", "--rounds", "0"], "--measure needs measurements"),
+    ],
+)
+def test_a_variant_that_cannot_be_measured_is_one_line(
+    words: list[str],
+    reason: str,
+    tmp_path: Path,
+    times: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert tune(tmp_path / "tune", times, *words, *VARY) == 1
+    assert reason in capsys.readouterr().err
 
 
 def test_a_finalist_that_does_not_start_loses_and_the_report_is_written(

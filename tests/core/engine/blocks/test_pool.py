@@ -7,6 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tokenmill.core.contract.activity import BlockState
+from tokenmill.core.contract.events import RemovedBlock
 from tokenmill.core.engine.blocks.pool import BlockPool, hash_block, hash_chain, hash_root
 
 
@@ -49,6 +51,23 @@ def test_free_blocks_are_taken_before_cached_ones_and_the_oldest_cached_one_goes
     assert pool.take() == first
     assert pool.find(b"first", (1, 1)) is None
     assert pool.find(b"second", (2, 2)) == second
+
+
+def test_only_blocks_that_nobody_holds_are_forgotten() -> None:
+    pool = BlockPool(3, 2)
+    pool.changes = []
+    held, cached = pool.take(), pool.take()
+    pool.publish(held, b"h" * 32, (1, 1))
+    pool.publish(cached, b"c" * 32, (2, 2), 1)
+    pool.drop([cached])
+    assert not pool.forget()
+    assert pool.find(b"h" * 32, (1, 1)) == held
+    assert pool.find(b"c" * 32, (2, 2), 1) is None
+    assert pool.take_changes()[2:] == (RemovedBlock(block_hash=b"c" * 32, group=1),)
+    pool.check([held == block for block in range(3)])
+    pool.drop([held])
+    assert pool.forget()
+    assert pool.describe() == "3" + BlockState.FREE
 
 
 def test_dropping_a_block_that_nobody_holds_is_a_bug() -> None:

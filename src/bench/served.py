@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from ...core.errors import ConfigError, TokenmillError
-from .parameters import Parameters
+from ..core.errors import ConfigError, TokenmillError
+from .client import NO_HEADERS
 
 _STOP_SECONDS = 60.0
 _POLL_SECONDS = 0.2
@@ -22,12 +23,15 @@ _POLL_SECONDS = 0.2
 class ServedCommand:
     """Starts when it is needed."""
 
-    parameters: Parameters
     command: Sequence[str]
+    """Its options --host and --port, or their defaults, are the server's address."""
+    environment: Mapping[str, str]
     timeout: float
     """Seconds that it has for its start."""
     log: Path | None
     """The file to which its output is added; None: it is shown."""
+    admin_key: str = ""
+    """The key for `forget`, unless the command has --admin-key."""
     _process: subprocess.Popen[bytes] | None = None
 
     def get_ready(self) -> None:
@@ -52,18 +56,34 @@ class ServedCommand:
     def _start(self) -> subprocess.Popen[bytes]:
         try:
             if self.log is None:
-                return subprocess.Popen(self.command, start_new_session=True)
+                return self._popen(None)
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("ab") as log:
-                return subprocess.Popen(
-                    self.command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-                )
+                return self._popen(log)
         except OSError as error:
             raise ConfigError(f"{self.command[0]} cannot be run: {error}") from error
 
+    def _popen(self, output: IO[bytes] | None) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
+            env=self.environment,
+            start_new_session=True,
+        )
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        host, port = self._address
+        return f"http://{host}:{port}"
+
     def forget(self) -> None:
         """Empty the prefix cache. A server that cannot do it starts again before the next run."""
-        if self._status("POST", "/reset_prefix_cache") != 200:
+        key = self._option("--admin-key", self.admin_key)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        if self._status("POST", "/reset_prefix_cache", headers) != 200:
             self.stop()
 
     def stop(self) -> None:
@@ -99,11 +119,13 @@ class ServedCommand:
                 return word.partition("=")[2]
         return default
 
-    def _status(self, method: str, path: str) -> int | None:
+    def _status(
+        self, method: str, path: str, headers: Mapping[str, str] = NO_HEADERS
+    ) -> int | None:
         """The status that the server answers with; None: it does not listen."""
         connection = http.client.HTTPConnection(*self._address, timeout=5.0)
         try:
-            connection.request(method, path)
+            connection.request(method, path, headers=headers)
             return connection.getresponse().status
         except (OSError, http.client.HTTPException):
             return None
