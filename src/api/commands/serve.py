@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core.config import EngineConfig
 from ...core.contract.client import STALL_SECONDS, EngineClient
-from ...core.errors import ConfigError
+from ...core.errors import ConfigError, TokenmillError
 from ...core.log import get_logger
 from .flags.address import add_address_flags
 from .flags.config_file import add_config_flag
@@ -271,7 +271,13 @@ def run(args: argparse.Namespace) -> int:
             progress(stage, fraction)
 
         progress(STARTING, 0.0)
-        asyncio.run(serve(config, options, show, on_ready))
+        try:
+            asyncio.run(serve(config, options, show, on_ready))
+        except TokenmillError as error:
+            if not as_json:
+                raise
+            log.error("failed", reason=str(error))
+            return 1
     log.info("stopped")
     leave_if_hung()
     return 0
