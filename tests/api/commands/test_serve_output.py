@@ -56,7 +56,8 @@ def test_each_line_is_an_event_and_one_says_where_the_server_listens(tmp_path: P
 def test_what_a_plugin_prints_in_the_servers_own_process_is_an_event_of_its_request(
     tmp_path: Path,
 ) -> None:
-    with running_server(tmp_path, "--no-engine-process", program=("tests.api.toy_serve",)) as server:
+    program = ("tests.api.toy_serve",)
+    with running_server(tmp_path, "--no-engine-process", program=program) as server:
         ask = ASK | {"user": "write"}
         answer = httpx.post(f"{server.url}/v1/completions", json=ask).json()
     lines = server.log.read_text().splitlines()

@@ -124,12 +124,7 @@ class CommandParser(argparse.ArgumentParser):
         chosen.error(f"unrecognized arguments: {' '.join(unknown)}{subject}{hint}")
 
     def _hint(self, flag: str, chosen: CommandParser) -> str:
-        return (
-            refusal(flag)
-            or self._find(flag)
-            or chosen._as_json(flag)
-            or chosen._near(flag)
-        )
+        return refusal(flag) or self._find(flag) or chosen._as_json(flag) or chosen._near(flag)
 
     def _find(self, flag: str) -> str:
         """A sentence that names the first command with this flag; empty if no command has it."""
