@@ -146,7 +146,7 @@ class PrintedText(io.TextIOWrapper):
 
 class _PrintedBytes(io.RawIOBase):
     def __init__(self, stream: TextIO, lines: PrintedLines) -> None:
-        self.lines, self.name = lines, stream.name
+        self.lines, self.name = lines, getattr(stream, "name", "<log>")
         self._stream = stream
 
     def writable(self) -> bool:
