@@ -31,10 +31,17 @@ def tokenmill(*arguments: str, **options: object) -> subprocess.CompletedProcess
 
 
 def check_one_line(done: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
-    """A user's mistake: an exit status, a line that says what it was, no traceback."""
+    """A user's mistake: an exit status, a line that says what it was, no traceback. In a server's
+    JSON lines it is the last one."""
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
-    (line,) = [found for found in done.stderr.splitlines() if found.startswith("error: ")]
+    *events, last = done.stderr.splitlines()
+    if last.startswith("{"):
+        assert all(json.loads(event)["event"] != "failed" for event in events)
+        line = json.loads(last)["reason"]
+        assert json.loads(last)["event"] == "failed"
+    else:
+        (line,) = [found for found in done.stderr.splitlines() if found.startswith("error: ")]
     for word in words:
         assert word in line
 

@@ -70,9 +70,13 @@ def test_fish_completes_commands_flags_and_values(script: Path) -> None:
         ("tokenmill serve --quantize-on-load q8", "tokenmill serve --quantize-on-load q8_0"),
     ],
 )
-def test_zsh_completes_commands_flags_and_values(script: Path, typed: str, completed: str) -> None:
+@pytest.mark.parametrize("load", ["fpath=({folder} $fpath); {init}", "{init}; source {script}"])
+def test_zsh_completes_commands_flags_and_values(
+    script: Path, load: str, typed: str, completed: str
+) -> None:
     zsh = need("zsh", "zsh")
-    setup = f"fpath=({script.parent} $fpath); autoload -U compinit; compinit -D; PROMPT=%%"
+    init = "autoload -U compinit; compinit -D"
+    setup = f"PROMPT=%%; {load.format(folder=script.parent, script=script, init=init)}"
     with Terminal(zsh, "-f", "-i") as terminal:
         terminal.write(f"unsetopt zle_bracketed_paste; {setup}; echo set''up\n")
         terminal.wait_for("setup")

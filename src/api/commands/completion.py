@@ -38,7 +38,10 @@ def _run(parser: CommandParser, shell: str) -> int:
     import shtab
 
     _prepare(parser, shtab.FILE)
-    print(shtab.complete(parser, shell))
+    script = shtab.complete(parser, shell)
+    # shtab knows only `eval "$(...)"`; with `source <(...)`, zsh would print an error.
+    print(script.replace("[[ $zsh_eval_context[-1] == eval ]]",
+                         "[[ $zsh_eval_context[-1] == (eval|file) ]]"))  # fmt: skip
     return 0
 
 

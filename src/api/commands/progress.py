@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 NAME_WIDTH, BAR_WIDTH = 38, 12
+TIMES_WIDTH = 24
+"""Columns that a narrow terminal keeps for a bar, its fraction and a time."""
 FRAMES_PER_SECOND = 8
 
 
@@ -109,12 +111,14 @@ class ProgressDisplay:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         now = time.monotonic()
+        width = min(NAME_WIDTH, max(0, options.max_width - TIMES_WIDTH - len("  > ")))
         if self._title:
-            yield _line(f"{self._title:<{NAME_WIDTH + 2}} {duration(now - self._begun)}")
+            title = self._title[: width + 2]
+            yield _line(f"{title:<{width + 2}} {duration(now - self._begun)}")
         for name, stage in tuple(self._stages.items()):
-            yield self._row(name, stage, now, is_ascii=options.ascii_only)
+            yield self._row(name, stage, now, width, is_ascii=options.ascii_only)
 
-    def _row(self, name: str, stage: Stage, now: float, *, is_ascii: bool) -> Text:
+    def _row(self, name: str, stage: Stage, now: float, width: int, *, is_ascii: bool) -> Text:
         times = duration(now - stage.begun if stage.seconds is None else stage.seconds)
         if stage.seconds is not None:
             mark, color = "*✓"[not is_ascii], "green"
@@ -123,7 +127,7 @@ class ProgressDisplay:
         else:
             mark, color = ">•"[not is_ascii], "cyan"
             times = f"{_bar(stage.fraction, is_ascii=is_ascii)} {self._times(name, stage, now)}"
-        row = _line(f"  {mark} {name[:NAME_WIDTH]:<{NAME_WIDTH}} {times}")
+        row = _line(f"  {mark} {name[:width]:<{width}} {times}")
         row.stylize(color, 2, 3)
         return row
 

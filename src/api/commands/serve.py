@@ -9,12 +9,13 @@ import os
 import re
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from ...core.config import EngineConfig
 from ...core.contract.client import STALL_SECONDS, EngineClient
-from ...core.errors import ConfigError
+from ...core.errors import ConfigError, TokenmillError
 from ...core.log import get_logger
 from .flags.address import add_address_flags
 from .flags.config_file import add_config_flag
@@ -194,6 +195,7 @@ def run(args: argparse.Namespace) -> int:
     names = _take_model_names(args)
     config = engine_config(args)
     from ...core.processes.free_memory import share_heaps
+    from ...core.processes.printed import prints_shown
     from ..http.connections.descriptors import raise_descriptor_limit
     from ..listening import Address
     from ..server import ServeOptions, configure_logging, serve
@@ -247,7 +249,10 @@ def run(args: argparse.Namespace) -> int:
             reason=f"without --api-key, everyone who can reach {args.host} can use this server",
         )
     start = " ".join(map(str, (config.model, config.dtype, config.quantize_on_load, config.device)))
-    with _progress(config, start, on_terminal=on_terminal) as progress:
+    show_prints = prints_shown(lambda line: log.warning("printed", text=line))
+    with ExitStack() as shown, _progress(config, start, on_terminal=on_terminal) as progress:
+        if not on_terminal:  # there, the progress display shows what is printed until it stops
+            shown.enter_context(show_prints)
 
         def on_ready(engine: EngineClient, url: str) -> None:
             progress.stop()
@@ -257,6 +262,7 @@ def run(args: argparse.Namespace) -> int:
             ready = describe(engine, url, seconds, needs_key=needs_key)
             if on_terminal:
                 print(ready_block(ready), file=sys.stderr, flush=True)
+                shown.enter_context(show_prints)
             else:
                 log.info("listening", **ready.fields)
 
@@ -265,7 +271,13 @@ def run(args: argparse.Namespace) -> int:
             progress(stage, fraction)
 
         progress(STARTING, 0.0)
-        asyncio.run(serve(config, options, show, on_ready))
+        try:
+            asyncio.run(serve(config, options, show, on_ready))
+        except TokenmillError as error:
+            if not as_json:
+                raise
+            log.error("failed", reason=str(error))
+            return 1
     log.info("stopped")
     leave_if_hung()
     return 0

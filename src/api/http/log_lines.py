@@ -38,7 +38,7 @@ class LineFormatter(logging.Formatter):
                 return "\rstopped"
             case "tokenmill.api request":
                 return self._request(record)
-            case "tokenmill.engine printed":
+            case "tokenmill.engine printed" | "tokenmill.api printed":
                 return self._line(record, f"| {printable(event_fields(record)['text'])}")
             case "tokenmill.plugins plugin_start_slow":
                 fields = event_fields(record)

@@ -8,6 +8,8 @@ import os
 import select
 import sys
 
+from ...core.processes.printed import PrintedText
+
 _PIECE = 4096
 """Bytes that a pipe takes without waiting if it takes any (PIPE_BUF)."""
 
@@ -46,12 +48,15 @@ class LogOutput(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        if sys.stderr is not self._stream:  # rich's proxy of it
+        if self._is_owned():
             sys.stderr.write(lines)
         elif self._write(("\n" * self._is_torn + lines).encode(errors="backslashreplace")):
             self._num_dropped = 0
         else:
             self._num_dropped += 1
+
+    def _is_owned(self) -> bool:
+        return sys.stderr is not self._stream and not isinstance(sys.stderr, PrintedText)
 
     def _write(self, data: bytes) -> bool:
         for begin in range(0, len(data), _PIECE):

@@ -1,15 +1,18 @@
-"""Text that a child process prints, for example in a library, becomes lines of the parent's log."""
+"""Text that a process prints, for example in a library, becomes lines of the log."""
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TextIO
 
 from ..log import get_logger
 from .logs import ROOT
@@ -24,6 +27,8 @@ MAX_LINES = 200
 """Lines to show in a second: the parent has to serve, and a terminal is slow."""
 _CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 """Codes for colors and the cursor."""
+_thread = threading.local()
+"""Has `is_showing` while the thread shows a line."""
 
 
 def show_printed(text: str) -> None:
@@ -35,7 +40,7 @@ def show_printed(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-class PrintedLines:
+class PrintedPipe:
     """A pipe that is the standard output and error of a child process."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -43,14 +48,8 @@ class PrintedLines:
         self.fd, self.writer = os.pipe()
         """Its ends: `fd` has data to read; the child gets `writer`."""
         os.set_blocking(self.fd, False)
-        self._show = show
-        self._begun = b""
+        self._lines = PrintedLines(show)
         self._has_writer = True
-        self._second, self._num_shown = 0.0, 0
-        """When the current second has begun, and the lines that were shown in it."""
-        self._num_hidden = 0
-        self._hidden: deque[str] = deque(maxlen=MAX_LINES)
-        """The last of the lines that were not shown. A crash is explained at the end."""
 
     def close_writer(self) -> None:
         """Close this process's copy of the writing end. Safe to call twice."""
@@ -63,12 +62,7 @@ class PrintedLines:
         data = b""
         with suppress(BlockingIOError):
             data = os.read(self.fd, PIECE)
-        *lines, self._begun = (self._begun + data).split(b"\n")
-        while len(self._begun) > MAX_LINE:
-            lines.append(self._begun[:MAX_LINE])
-            self._begun = self._begun[MAX_LINE:]
-        for line in lines:
-            self._take(line)
+        self._lines.take(data)
         return bool(data)
 
     def close(self) -> None:
@@ -77,13 +71,43 @@ class PrintedLines:
         for _ in range(MAX_PIECES):
             if not self.receive():
                 break
-        self._take(self._begun)
         os.close(self.fd)
+        self._lines.end()
+
+
+class PrintedLines:
+    """Divides printed text into lines, and shows at most MAX_LINES of them in a second."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        """`show`: called with each line."""
+        self._show = show
+        self._begun = b""
+        self._lock = threading.Lock()
+        """Guards `_begun`: several threads may print."""
+        self._second, self._num_shown = 0.0, 0
+        """When the current second has begun, and the lines that were shown in it."""
+        self._num_hidden = 0
+        self._hidden: deque[str] = deque(maxlen=MAX_LINES)
+        """The last of the lines that were not shown. A crash is explained at the end."""
+
+    def take(self, data: bytes) -> None:
+        """Show the lines that end in `data`."""
+        with self._lock:
+            *lines, self._begun = (self._begun + data).split(b"\n")
+            while len(self._begun) > MAX_LINE:
+                lines.append(self._begun[:MAX_LINE])
+                self._begun = self._begun[MAX_LINE:]
+        for line in lines:
+            self._take_line(line)
+
+    def end(self) -> None:
+        """Show what is left: a line without an end, and the last lines that were not shown."""
+        self._take_line(self._begun)
         self._show_hidden(self._num_hidden - len(self._hidden))
         for line in self._hidden:
             self._show(line)
 
-    def _take(self, line: bytes) -> None:
+    def _take_line(self, line: bytes) -> None:
         # A progress bar replaces a line by "\r" again and again: its last state stays.
         text = _CONTROL.sub(b"", line).rstrip().rpartition(b"\r")[2].decode(errors="replace")
         if not text:
@@ -104,3 +128,58 @@ class PrintedLines:
     def _show_hidden(self, number: int) -> None:
         if number:
             self._show(f"[{number} lines are left out]")
+
+
+class PrintedText(io.TextIOWrapper):
+    """Stands for one of Python's standard streams, and shows its lines. It is no terminal, but has
+    the stream's file descriptor, to which native code and other processes write as before."""
+
+    def __init__(self, stream: TextIO, show: Callable[[str], None]) -> None:
+        """`show`: called with each line. What it prints itself goes to `stream`."""
+        self._raw = _PrintedBytes(stream, PrintedLines(show))
+        super().__init__(self._raw, "utf-8", "backslashreplace", "\n", write_through=True)
+
+    def end(self) -> None:
+        """Show what is left of the last line."""
+        self._raw.lines.end()
+
+
+class _PrintedBytes(io.RawIOBase):
+    def __init__(self, stream: TextIO, lines: PrintedLines) -> None:
+        self.lines, self.name = lines, getattr(stream, "name", "<log>")
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, data: bytes | bytearray | memoryview, /) -> int:  # type: ignore[override]
+        if getattr(_thread, "is_showing", False):  # `show` fails, and says so
+            self._stream.write(bytes(data).decode(errors="replace"))
+            return len(data)
+        _thread.is_showing = True
+        try:
+            self.lines.take(bytes(data))
+        finally:
+            _thread.is_showing = False
+        return len(data)
+
+
+@contextmanager
+def prints_shown(show: Callable[[str], None]) -> Iterator[None]:
+    """Call `show` with each line that Python code of this process prints.
+
+    Native code is not covered, on purpose: a pipe that this process reads itself would lose the
+    last words of a crash, and would block native code that fills it and holds Python's lock.
+    """
+    streams = sys.stdout, sys.stderr
+    shown = [PrintedText(stream, show) for stream in streams]
+    sys.stdout, sys.stderr = shown
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+        for one in shown:
+            one.end()

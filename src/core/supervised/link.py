@@ -30,7 +30,7 @@ from ..processes.channels.refusals import raised_by
 from ..processes.child import END_SECONDS, Child, spawn
 from ..processes.logs import LogReceiver, current_level
 from ..processes.place import Place
-from ..processes.printed import PrintedLines, show_printed
+from ..processes.printed import PrintedPipe, show_printed
 from ..processes.watching.board import share_board
 from ..processes.watching.crashes import is_crash, num_oom_kills
 from .crash_suspects import CrashSuspects
@@ -143,7 +143,7 @@ class EngineLink(asyncio.Protocol):
         EngineStoppedError if the process ends, with how and at which stage.
         """
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)  # messages, and log records
-        self._printed = PrintedLines(show_printed)
+        self._printed = PrintedPipe(show_printed)
         try:
             self._child = spawn(self._setup.target, kinds, output=self._printed.writer)
             self._printed.close_writer()

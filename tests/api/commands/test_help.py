@@ -170,10 +170,13 @@ def test_a_missing_command_prints_help_with_status_2(
         (["plugins", "lst"], "unknown command 'lst'. Did you mean 'list'?"),
         (["help", "serv"], "unknown command 'serv'. Did you mean 'serve'?"),
         (["xyz"], "unknown command 'xyz'. The commands are serve, generate, "),
+        (["serve", "-p", "80"], "unrecognized arguments: -p. Did you mean '--port'?"),
+        (["generate", "-t", "a"], "unrecognized arguments: -t. Did you mean '--tensor-parallel"),
+        (["serve", "-z"], "unrecognized arguments: -z\n"),
     ],
     ids=" ".join,
 )
-def test_a_misspelt_command_gets_a_near_one(
+def test_a_misspelt_command_or_short_flag_gets_a_near_one(
     capsys: pytest.CaptureFixture[str], words: list[str], near: str
 ) -> None:
     with pytest.raises(SystemExit) as end:

@@ -34,9 +34,9 @@ def display(now: list[float], calls: Calls) -> Iterator[ProgressDisplay]:
         yield found
 
 
-def shown(display: ProgressDisplay, encoding: str = "utf-8") -> list[str]:
+def shown(display: ProgressDisplay, encoding: str = "utf-8", width: int = 80) -> list[str]:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    console = Console(file=stream, width=80, force_terminal=False)
+    console = Console(file=stream, width=width, force_terminal=False)
     console.print(display)
     stream.flush()
     return stream.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
@@ -58,6 +58,8 @@ def test_the_block_has_a_line_per_stage_with_passed_and_expected_time(
     assert loading.endswith("━━━╌╌╌╌╌╌╌╌╌  25% 2.0 s of about 20 s") and len(loading) <= 80
     now[0] += 30
     assert shown(display)[2].endswith("25% 32 s")  # longer than expected: no other number
+    title, compiling, loading = shown(display, width=40)
+    assert title.endswith(" 80 s") and compiling.endswith(" 48 s") and loading.endswith(" 25% 32 s")
 
 
 def test_without_an_earlier_start_no_time_is_expected(

@@ -51,3 +51,16 @@ def test_each_line_is_an_event_and_one_says_where_the_server_listens(tmp_path: P
     ]
     assert [one["event"] for one in events][-2:] == ["draining", "stopped"]
     assert not [one for one in events if one["event"] == "request"]
+
+
+def test_what_a_plugin_prints_in_the_servers_own_process_is_an_event_of_its_request(
+    tmp_path: Path,
+) -> None:
+    program = ("tests.api.toy_serve",)
+    with running_server(tmp_path, "--no-engine-process", program=program) as server:
+        ask = ASK | {"user": "write"}
+        answer = httpx.post(f"{server.url}/v1/completions", json=ask).json()
+    lines = server.log.read_text().splitlines()
+    [event] = [json.loads(line) for line in lines if '"printed"' in line]
+    assert (event["text"], event["request_id"]) == ("a plugin prints", answer["id"])
+    assert "native code writes" in lines, "a pipe would lose its last words before a crash"

@@ -1,9 +1,11 @@
-"""Text that a child prints arrives as lines."""
+"""Text that a child or this process prints arrives as lines."""
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
+import threading
 
 import pytest
 
@@ -11,14 +13,15 @@ from tokenmill.core.processes.printed import (
     MAX_LINE,
     MAX_LINES,
     PIECE,
-    PrintedLines,
+    PrintedPipe,
+    prints_shown,
     show_printed,
 )
 
 
 def printed(*texts: bytes) -> list[str]:
     lines: list[str] = []
-    output = PrintedLines(lines.append)
+    output = PrintedPipe(lines.append)
     for text in texts:
         os.write(output.writer, text)
         output.receive()
@@ -52,3 +55,36 @@ def test_a_program_without_this_log_gets_the_text_on_standard_error(
     monkeypatch.setattr(logging.getLogger("tokenmill"), "handlers", [])
     show_printed("a plugin prints")
     assert capsys.readouterr().err == "a plugin prints\n"
+
+
+def test_what_python_code_of_this_process_prints_is_shown_line_by_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    lines: list[str] = []
+    before = sys.stdout, sys.stderr
+    with prints_shown(lines.append):
+        print("one", "\x1b[31mtwo\x1b[0m", end="")
+        assert not lines
+        print()
+        print("three", file=sys.stderr)
+        sys.stdout.buffer.write("vier: für\n".encode())
+        thread = threading.Thread(target=print, args=("a thread prints",))
+        thread.start()
+        thread.join()
+        assert not sys.stderr.isatty()
+        os.write(sys.stderr.fileno(), b"native code writes\n")
+        print("the end", end="")
+    assert (sys.stdout, sys.stderr) == before
+    assert lines == ["one two", "three", "vier: für", "a thread prints", "the end"]
+    assert capfd.readouterr() == ("", "native code writes\n")
+
+
+def test_a_log_that_prints_because_it_fails_does_not_call_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def show(line: str) -> None:
+        print(f"cannot show {line!r}", file=sys.stderr)
+
+    with prints_shown(show):
+        print("text")
+    assert capsys.readouterr().err == "cannot show 'text'\n"

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from ....core.settings.refused import refusal
 from ....core.wording.suggest import did_you_mean, near_and_known
 from .config_file import namespace_of_file
+from .groups import COMMON
 from .help_text import full_help, help_about, names_of_groups, short_help
 
 _NO_VALUE = "a switch takes no value; --no- before its name switches it off"
@@ -100,6 +101,11 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"unknown command {value!r}{near or known}")
         super()._check_value(action, value)
 
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """No abbreviations of short flags, which `allow_abbrev` permits: -p is not -pp."""
+        found: list[Any] = super()._get_option_tuples(option_string)
+        return [one for one in found if option_string.startswith(one[1])]
+
     def _chosen(self, found: argparse.Namespace) -> CommandParser:
         """The parser of the command, or of its verb, that was given."""
         for action in self._actions:
@@ -118,12 +124,7 @@ class CommandParser(argparse.ArgumentParser):
         chosen.error(f"unrecognized arguments: {' '.join(unknown)}{subject}{hint}")
 
     def _hint(self, flag: str, chosen: CommandParser) -> str:
-        return (
-            refusal(flag)
-            or self._find(flag)
-            or chosen._as_json(flag)
-            or did_you_mean(flag, chosen._flags())
-        )
+        return refusal(flag) or self._find(flag) or chosen._as_json(flag) or chosen._near(flag)
 
     def _find(self, flag: str) -> str:
         """A sentence that names the first command with this flag; empty if no command has it."""
@@ -139,6 +140,15 @@ class CommandParser(argparse.ArgumentParser):
             return ""
         example = json.dumps({key: "VALUE"})
         return f". Give JSON: {base} '{example}'"
+
+    def _near(self, flag: str) -> str:
+        """A question about a similar flag. A letter stands for a common flag that begins with it,
+        not for another short flag."""
+        if len(flag) > 2:
+            return did_you_mean(flag, self._flags())
+        common = (one for one in COMMON if one in self._flags() and one.startswith(f"-{flag}"))
+        near = next(common, "")
+        return f". Did you mean {near!r}?" if near else ""
 
     def _flags(self) -> Iterable[str]:
         return self._option_string_actions
