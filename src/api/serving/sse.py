@@ -109,8 +109,9 @@ class EventStream(Response, Generic[Event]):
 
     async def _events(self) -> AsyncIterator[bytes]:
         framing = self._framing
+        events = self._kept_alive() if self._keep_alive_interval else self._found
         try:
-            async for found in self._kept_alive():
+            async for found in events:
                 yield framing.keep_alive if found is None else framing.event(found)
         except Exception as error:
             shown = as_api_error(error)
@@ -119,10 +120,6 @@ class EventStream(Response, Generic[Event]):
 
     async def _kept_alive(self) -> AsyncIterator[Event | None]:
         """The events, and None after each keep-alive interval without one."""
-        if not self._keep_alive_interval:
-            async for event in self._found:
-                yield event
-            return
         coming = asyncio.ensure_future(anext(self._found, None))
         try:
             while True:

@@ -69,13 +69,9 @@ class RequestSet:
 
     async def merged(self) -> AsyncIterator[tuple[int, RequestOutput]]:
         """Pairs (index of the prompt, output), in the order in which outputs arrive."""
-        async for index, output in self._merged():
-            self._stats.count((output,))
-            yield index, output
-
-    async def _merged(self) -> AsyncIterator[tuple[int, RequestOutput]]:
         if len(self.streams) == 1:
             async for output in self.streams[0]:
+                self._stats.count((output,))
                 yield 0, output
             return
         waiting = {
@@ -88,6 +84,7 @@ class RequestSet:
                     index = waiting.pop(task)
                     found = task.result()
                     if found is not None:
+                        self._stats.count((found,))
                         waiting[asyncio.ensure_future(_next(self.streams[index]))] = index
                         yield index, found
         finally:

@@ -153,7 +153,8 @@ class OutputStream:
         self._is_exhausted = False
         self._news = asyncio.Event()
         self.on_news: Callable[[OutputStream], None] | None = None
-        """Called instead of waking a reader, whenever there is something to `read`."""
+        """Called instead of waking a reader, whenever there is something to `read`. The reader is
+        in another process and knows the prompt, so the outputs are without it."""
         self._pooling = requests[0].sampling_params.pooling
         self._pooled: Sequence[float] = ()
         count = requests[0].sampling_params.prompt_logprobs
@@ -191,9 +192,10 @@ class OutputStream:
     def _notify(self) -> None:
         if self.is_finished:
             self.times.end()
-        self._news.set()
         if self.on_news is not None:
             self.on_news(self)
+        else:
+            self._news.set()
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]:
         return self
@@ -237,7 +239,7 @@ class OutputStream:
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
-            prompt_token_ids=self.prompt_token_ids,
+            prompt_token_ids=self.prompt_token_ids if self.on_news is None else (),
             outputs=tuple(c.take(keep=keep) for c in self.completions if everything or c.has_news),
             finished=self._is_exhausted,
             prompt_logprobs=self.take_prompt_logprobs(keep=keep),

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 from ..config import EngineConfig
@@ -273,10 +272,9 @@ class EngineProcess(asyncio.Protocol):
             self._forget(stream)
         self._send_scored(number, stream.take_prompt_logprobs() or ())
         try:
-            found = stream.read()
+            return Output(number, stream.read())
         except TokenmillError as error:
             return Output(number, None, describe_refusal(number, error))
-        return Output(number, replace(found, prompt=None, prompt_token_ids=()))
 
     def _send_scored(self, number: int, logprobs: Sequence[TokenLogprobs | None]) -> None:
         for start in range(0, len(logprobs), SCORED_TOKENS):

@@ -106,11 +106,16 @@ class RemoteStream:
         assert found is not None
         self._is_exhausted = self.is_finished
         self.is_begun = True
-        return replace(
-            found,
+        return RequestOutput(  # `replace` takes twice as long
+            request_id=found.request_id,
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
+            outputs=found.outputs,
+            finished=found.finished,
             prompt_logprobs=self._take_scored(),
+            embedding=found.embedding,
+            num_cached_tokens=found.num_cached_tokens,
+            metrics=found.metrics,
         )
 
     def _take_scored(self) -> tuple[TokenLogprobs | None, ...] | None:

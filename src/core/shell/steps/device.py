@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from ...engine.committing import RequestUpdate
 from ...engine.engine_core import EngineCore
@@ -64,15 +65,15 @@ class DeviceSteps:
 
     def launch(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Launch a step. If the launch raises, the step counts as one that raised."""
-        loop = asyncio.get_running_loop()
+        found: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
         self._show_launch(plan)
         try:
             result = self._executor.launch(plan).result
         except CONTAINED as error:
-            failed: asyncio.Future[StepResult] = loop.create_future()
-            failed.set_exception(_as_exception(error))
-            return failed
-        return loop.run_in_executor(self._device, self._compute, plan.step_id, result)
+            found.set_exception(_as_exception(error))
+        else:  # run_in_executor would chain a second future to this one
+            self._device.submit(self._compute, plan.step_id, result, found)
+        return found
 
     async def finish(
         self, plan: StepPlan, future: asyncio.Future[StepResult]
@@ -106,12 +107,24 @@ class DeviceSteps:
         self._note_progress()
         return updates
 
-    def _compute(self, step_id: int, result: Callable[[], StepResult]) -> StepResult:
-        """Compute a step, on the device thread."""
+    def _compute(
+        self,
+        step_id: int,
+        result: Callable[[], StepResult],
+        found: asyncio.Future[StepResult],
+    ) -> None:
+        """Compute a step, on the device thread, and let the loop settle its future."""
+        computed: StepResult | BaseException
         began = time.monotonic()
-        computed = _compute(result)
-        self._computed[step_id] = began, time.monotonic()
-        return computed
+        try:
+            computed = result()
+            self._computed[step_id] = began, time.monotonic()
+        except CONTAINED as error:
+            computed = _as_exception(error)
+        except BaseException as error:  # ends the loop
+            computed = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            found.get_loop().call_soon_threadsafe(_settle, found, computed)
 
     def _log_time(self, plan: StepPlan, plan_seconds: float) -> None:
         computed = self._computed.pop(plan.step_id)
@@ -167,13 +180,13 @@ class DeviceSteps:
         self._last_progress = now
 
 
-def _compute(result: Callable[[], StepResult]) -> StepResult:
-    try:
-        return result()
-    except Exception:
-        raise
-    except CONTAINED as error:
-        raise _as_exception(error) from error
+def _settle(found: asyncio.Future[StepResult], computed: StepResult | BaseException) -> None:
+    if found.done():
+        return  # the loop was cancelled
+    if isinstance(computed, BaseException):
+        found.set_exception(computed)
+    else:
+        found.set_result(computed)
 
 
 def _as_exception(error: BaseException) -> Exception:
