@@ -67,7 +67,8 @@ def build(options: dict[str, Any]) -> serve.Application:
     """The application. `options`: `args` in serve.yaml: fields of EngineConfig, and as `server`
     fields of ServerSettings."""
     fields = dict(options)
-    return Replica.bind(fields, fields.pop("server", {}))
+    server = fields.pop("server", {})
+    return Replica.bind(fields, server)  # type: ignore[attr-defined]
 
 
 def _note(record: logging.LogRecord, **fields: object) -> bool:

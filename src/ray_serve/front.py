@@ -86,7 +86,9 @@ class Front:
             for task in asked:
                 task.cancel()
             found = [first, *(task.result() for task in done)]
-            texts = {one.headers[REPLICA]: bytes(one.body) for one in found if REPLICA in one.headers}
+            texts = {
+                one.headers[REPLICA]: bytes(one.body) for one in found if REPLICA in one.headers
+            }
             first = Response(join_metrics(texts), media_type=METRICS_TYPE)
         await first(scope, receive, send)
 
@@ -182,7 +184,7 @@ async def _never() -> Message:
 
 
 def _with_session(scope: Scope, session: str) -> Scope:
-    found = scope | {"headers": list(scope["headers"])}
+    found = {**scope, "headers": list(scope["headers"])}
     MutableHeaders(scope=found)[SESSION] = session
     return found
 
