@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from weakref import WeakSet
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
@@ -23,7 +22,7 @@ class PrefixRouter(RequestRouter):
 
     def initialize_state(self) -> None:
         """Called when the router is made."""
-        _routers.add(self)
+        _routers[self.app_name] = self  # Serve makes another one when the configuration changes
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest
@@ -41,12 +40,13 @@ class PrefixRouter(RequestRouter):
         return [[replica] for replica in sorted(candidate_replicas, key=rank)]
 
 
-_routers: WeakSet[PrefixRouter] = WeakSet()
+_routers: dict[str, PrefixRouter] = {}
+"""The current router of each application, in this process."""
 
 
 def siblings(name: str) -> set[str]:
     """The ids of all replicas of the application that has this one."""
-    for router in list(_routers):
+    for router in list(_routers.values()):
         found = {one.unique_id for one in list(router.curr_replicas)}
         if name in found:
             return found

@@ -8,7 +8,7 @@ import itertools
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -396,6 +396,7 @@ class EngineLink(asyncio.Protocol):
                 self.ready.set_result(message)
             case Died(reason):
                 self.blame = self.blame or reason
+                self.load = replace(self.load, is_alive=False)  # its end may take long
             case NotStarted():
                 self.ready.set_exception(raised_by(message))
 
