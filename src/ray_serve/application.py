@@ -77,7 +77,7 @@ def _note(record: logging.LogRecord, **fields: object) -> bool:
 
 
 def _bind(local_rank: int) -> None:
-    """Use the cores that Ray reserved: as many, and other ones than the node's other replicas."""
+    """Use the number of cores that Ray reserved, other ones than the node's other replicas."""
     num_cores = int(ray.get_runtime_context().get_assigned_resources().get("CPU", 0))
     cores = sorted(os.sched_getaffinity(0))
     if own := cores[local_rank * num_cores : (local_rank + 1) * num_cores]:

@@ -1,4 +1,4 @@
-"""What Serve's HTTP proxies do around each request: they choose a session, and mend lost answers.
+"""The middleware of Serve's HTTP proxies: it chooses sessions, and mends lost answers.
 
 A proxy runs on each machine, so a replica that is lost ends no connection. Set
 RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=tokenmill.ray_serve:middlewares before `ray start`.
@@ -24,7 +24,8 @@ from ..api.responses.route import EVENTS
 from ..api.responses.writer import error_event
 from ..core.supervised.engine_label import join_metrics
 from .application import REPLICA
-from .routing import ONLY, siblings
+from .known import siblings
+from .routing import ONLY
 
 PREFIX_BYTES = 1024
 """Beginning of a request's body. Requests with the same one go to the same replica."""

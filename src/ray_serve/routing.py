@@ -6,6 +6,8 @@ import hashlib
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
+from .known import note_router
+
 SLACK = 4
 """Open requests that a replica may have more than another one."""
 ONLY = "only:"
@@ -22,7 +24,7 @@ class PrefixRouter(RequestRouter):
 
     def initialize_state(self) -> None:
         """Called when the router is made."""
-        _routers[self.app_name] = self  # Serve makes another one when the configuration changes
+        note_router(self)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest
@@ -38,16 +40,3 @@ class PrefixRouter(RequestRouter):
             return session != ONLY + name, is_busy, digest
 
         return [[replica] for replica in sorted(candidate_replicas, key=rank)]
-
-
-_routers: dict[str, PrefixRouter] = {}
-"""The current router of each application, in this process."""
-
-
-def siblings(name: str) -> set[str]:
-    """The ids of all replicas of the application that has this one."""
-    for router in list(_routers.values()):
-        found = {one.unique_id for one in list(router.curr_replicas)}
-        if name in found:
-            return found
-    return {name}

@@ -56,7 +56,7 @@ class Served:
         self._scaling = self._replica["autoscaling_config"] | FAST
 
     def deploy(self, *, least: int, most: int, **args: object) -> None:
-        """Deploy with as many replicas, and wait for them. `args`: changes of the arguments."""
+        """Deploy with this number of replicas. `args`: changes of the arguments."""
         self._app["args"] |= args
         scaling = {"min_replicas": least, "max_replicas": most, "target_ongoing_requests": 4}
         self._replica["autoscaling_config"] = self._scaling | scaling
