@@ -81,7 +81,6 @@ class Watch:
         self.failure: str | None = None
         """Why the workers were killed."""
         self._is_from_outside = False
-        self._lost = links[0]
         self._links, self._wait_for_logs = links, wait_for_logs
         self._find_lost_machine = find_lost_machine
         self._silences = [Stall(link.local_pid, first_look=FIRST_LOOK) for link in links]
@@ -116,7 +115,8 @@ class Watch:
             else:
                 failure = f"worker {link.rank}{link.place} {reason}"
             self._is_from_outside = lost is not None or link.ended_from_outside
-            self._lost, self.failure = link, failure
+            self.failure = failure
+            log.error("worker_lost", rank=link.rank, pid=link.pid, reason=failure)
         return self.error()
 
     def close(self) -> None:
@@ -145,8 +145,6 @@ class Watch:
     def _end_workers(self) -> None:
         with self._lock:
             self._read_logs(self._links)  # the last records say most about the cause
-            lost = self._lost
-            log.error("worker_lost", rank=lost.rank, pid=lost.pid, reason=self.failure)
             self._kill_all()
 
     def _receive_logs(self, seconds: float) -> None:
