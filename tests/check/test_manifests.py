@@ -136,9 +136,9 @@ def test_the_ray_service_names_the_application_and_its_deployments() -> None:
     config = yaml.safe_load(spec["serveConfigV2"])
     pytest.importorskip("ray.serve.schema").ServeDeploySchema.model_validate(config)
     [application] = config["applications"]
-    module, function = application["import_path"].split(":")
-    source = (ROOT / "examples" / "ray" / f"{module}.py").read_text()
-    assert f"\ndef {function}(" in source
+    assert application["import_path"] == "tokenmill.ray_serve:build"
+    source = (ROOT / "src" / "ray_serve" / "application.py").read_text()
+    assert "\ndef build(" in source
     workers = spec["rayClusterConfig"]["workerGroupSpecs"][0]["template"]["spec"]
     for one in application["deployments"]:
         assert f"\nclass {one['name']}:" in source

@@ -48,7 +48,7 @@ async def create_message(request: Request) -> Response:
         body.thinking.budget_tokens = None  # clients send one whatever the model
     chat = await start_chat(request, read_chat, body, "msg", NAMES)
     if body.stream:
-        framing = named_events(partial(_failed, request_id_of(request.scope)), PING)
+        framing = named_events(partial(failed_message, request_id_of(request.scope)), PING)
         return EventStream(request, chat.requests, message_events(chat), framing)
     whole = partial(whole_message, chat)
     return await whole_answer(request, chat.requests, whole, chat.reading.read_ahead)
@@ -68,6 +68,7 @@ async def count_tokens(request: Request) -> Response:
     return json_response(TokenCount(input_tokens=len(token_ids)))
 
 
-def _failed(request_id: str, error: APIError) -> bytes:
+def failed_message(request_id: str, error: APIError) -> bytes:
+    """The last event of a stream that failed."""
     body = anthropic_error_body(error.status, error.message, request_id)
     return b"event: error\n" + data_line(body)

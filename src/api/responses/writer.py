@@ -11,7 +11,7 @@ import msgspec
 from ..chat.logprobs import TokenNames, content_logprobs
 from ..chat.reading import Finished, Piece
 from ..chat.start import Chat
-from ..http.errors import as_api_error, error_detail
+from ..http.errors import APIError, as_api_error, error_detail
 from ..serving.answers import Outputs, TokenCounts
 from .answers import (
     IncompleteDetails,
@@ -88,8 +88,7 @@ class _Writer:
 
     def _failed(self, error: Exception) -> Iterator[Event]:
         found = as_api_error(error)
-        detail = error_detail(found)
-        yield ErrorEvent(error=detail, code=detail.code, message=detail.message, param=detail.param)
+        yield error_event(found)
         yield ResponseFailed(
             response=msgspec.structs.replace(
                 self._opening,
@@ -98,6 +97,12 @@ class _Writer:
                 output=self._output.items(),
             )
         )
+
+
+def error_event(error: APIError) -> ErrorEvent:
+    """The event of an error."""
+    detail = error_detail(error)
+    return ErrorEvent(error=detail, code=detail.code, message=detail.message, param=detail.param)
 
 
 def _ended(

@@ -8,10 +8,10 @@ import itertools
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..config import EngineConfig
 from ..contract.activity import Activity
@@ -213,8 +213,7 @@ class EngineLink(asyncio.Protocol):
     # asyncio's protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         for message in self._reader.feed(data):
@@ -416,6 +415,7 @@ class EngineLink(asyncio.Protocol):
                 self.ready.set_result(message)
             case Died(reason):
                 self.blame = self.blame or reason
+                self.load = replace(self.load, is_alive=False)  # its end may take long
             case NotStarted():
                 self.ready.set_exception(raised_by(message))
 

@@ -152,8 +152,8 @@ class Replicas:
 
     def render_metrics(self) -> bytes:
         """The metrics of all engines; with several, each sample has the label `engine`."""
-        texts = [one.render_metrics() for one in self.supervisors]
-        return texts[0] if len(texts) == 1 else join_metrics(texts)
+        texts = {str(i): one.render_metrics() for i, one in enumerate(self.supervisors)}
+        return texts["0"] if len(texts) == 1 else join_metrics(texts)
 
 
 def _load_of(one: EngineSupervisor) -> Load:

@@ -42,11 +42,15 @@ def main(program: Sequence[str]) -> int:
         subprocess.run([*place, "mount", "-t", "tmpfs", "ray", SESSIONS], check=True)
         subprocess.run([*place, "mount", "--bind", os.devnull, "/etc/resolv.conf"], check=True)
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    os.environ |= {
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "tokenmill.ray_serve:middlewares",
+        "RAY_worker_niceness": "0",  # with Ray's 15, a busy machine starts actors in minutes
+    }
     for command in (
         [
             *RAY,
             "--head",
-            "--include-dashboard=false",
+            "--dashboard-host=127.0.0.1",
             f"--port={PORT}",
             f"--node-ip-address={HEAD}",
         ],

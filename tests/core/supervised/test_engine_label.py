@@ -10,7 +10,7 @@ from .test_counters import metrics
 
 
 def test_each_sample_says_its_engine_and_each_family_comes_once() -> None:
-    text = join_metrics([metrics(5, 1, "stop"), metrics(7, 2, "stop", "length")])
+    text = join_metrics({"0": metrics(5, 1, "stop"), "1": metrics(7, 2, "stop", "length")})
     assert text.count(b"# TYPE t:tokens_total counter") == 1
     families = list(text_string_to_metric_families(text.decode()))
     assert len({family.name for family in families}) == len(families)
@@ -22,4 +22,5 @@ def test_each_sample_says_its_engine_and_each_family_comes_once() -> None:
 
 
 def test_a_metric_that_only_one_engine_has_is_kept() -> None:
-    assert join_metrics([b"", b"own 3\nother{} 4\n"]) == b'own{engine="1"} 3\nother{engine="1"} 4\n'
+    text = join_metrics({"0": b"", "1": b"own 3\nother{} 4\n"})
+    assert text == b'own{engine="1"} 3\nother{engine="1"} 4\n'

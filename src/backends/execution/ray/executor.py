@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from ....core.errors import DeviceError
 from ....core.interfaces import ModelInfo
 from ....core.log import get_logger
 from ....core.plan import StepPlan, StepResult
@@ -108,43 +107,26 @@ class RayExecutor:
 
     def _receive(self, calls: Sequence[Any]) -> list[Answer]:
         """The answers of all workers, in the order of their ranks."""
+        # Futures, because a call into Ray may block for long when its cluster is lost.
+        answers: list[Future[Answer]] = [call.future() for call in calls]
         num_late_checks = 0
         while True:
-            try:
-                return list(ray.get(list(calls), timeout=CHECK_SECONDS))
-            except GetTimeoutError:
-                if self._watch.failure is not None:
-                    raise self._watch.error() from None
-            except Exception:
-                raise self._lose(calls) from None
-            if failures := self._describe_failures(calls):
+            _, waiting = wait(answers, CHECK_SECONDS, FIRST_EXCEPTION)
+            ready = [rank for rank, answer in enumerate(answers) if answer not in waiting]
+            for rank in ready:
+                if (error := answers[rank].exception()) is not None:
+                    link = self._links[rank]
+                    raise self._watch.fail(link, link.end(error))
+            if not waiting:
+                return [answer.result() for answer in answers]
+            if self._watch.failure is not None:
+                raise self._watch.error()
+            # The others may wait forever for the sums of ranks that have failed.
+            if failures := describe_failures(ready, [answers[rank].result() for rank in ready]):
                 num_late_checks += 1
                 if num_late_checks * CHECK_SECONDS >= LAG_SECONDS:
-                    raise self._give_up(calls, failures)
-
-    def _describe_failures(self, calls: Sequence[Any]) -> str | None:
-        """The ranks that have failed. Others may then wait forever for their sums."""
-        ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
-        try:
-            return describe_failures(map(calls.index, ready), ray.get(ready))
-        except RayError:  # an actor is lost: the next `get` of all calls raises, too
-            return None
-
-    def _give_up(self, calls: Sequence[Any], failures: str) -> DeviceError:
-        _, waiting = ray.wait(list(calls), num_returns=len(calls), timeout=0)
-        link = self._links[calls.index(waiting[0])] if waiting else self._links[0]
-        return self._watch.fail(link, f"waits for {failures}")
-
-    def _lose(self, calls: Sequence[Any]) -> DeviceError:
-        """The reason why a call has raised: its actor is lost."""
-        for link, call in zip(self._links, calls, strict=True):
-            try:
-                ray.get(call, timeout=0)
-            except GetTimeoutError:
-                continue
-            except Exception as error:
-                return self._watch.fail(link, link.end(error))
-        return self._watch.error()
+                    late = self._links[min(set(range(len(answers))) - set(ready))]
+                    raise self._watch.fail(late, f"waits for {failures}")
 
 
 def _release(group: PlacementGroup) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from ....core.processes.channels.messages import Stage
 from ....core.processes.logs import handle_record
@@ -34,8 +35,11 @@ class ActorLink:
         self._end: str | None = None
         self._has_raised = False
 
-    def _ask(self) -> Any:
-        return self.actor.watch.options(concurrency_group=WATCH).remote()
+    def _ask(self) -> Future[list[bytes]]:
+        found: Future[list[bytes]] = (
+            self.actor.watch.options(concurrency_group=WATCH).remote().future()
+        )
+        return found
 
     @property
     def pid(self) -> int:
@@ -61,24 +65,20 @@ class ActorLink:
 
     def receive_logs(self) -> None:
         """Handle the answer of `watch` if it has arrived, and ask again."""
-        if self._end is not None:
+        if self._end is not None or not self.news.done():
             return
-        try:
-            messages = ray.get(self.news, timeout=0)
-        except GetTimeoutError:
-            return
-        except RayError as error:
+        if (error := self.news.exception()) is not None:
             self.end(error)
             return
         self.num_beats += 1
-        self.news = self._ask()
+        messages, self.news = self.news.result(), self._ask()
         for message in map(decode_news, messages):
             if isinstance(message, Logged):
                 handle_record(message.record, {"rank": self.rank, "address": self.node.address})
             else:
                 self.stages.append(message)
 
-    def end(self, error: Exception) -> str:
+    def end(self, error: BaseException) -> str:
         """Note that the actor has ended, and return how."""
         self._has_raised = self._has_raised or isinstance(error, RayTaskError)
         self._end = self._end or describe_error(error)
@@ -105,11 +105,11 @@ def wait_for_logs(links: Sequence[ActorLink], seconds: float) -> list[ActorLink]
         return []
     try:
         _check_connected()
-        ready, _ = ray.wait(list(waiting), timeout=seconds)
-    except Exception as error:
+    except RuntimeError as error:
         for link in waiting.values():
             link.end(error)
         return []
+    ready, _ = wait(waiting, seconds, FIRST_COMPLETED)
     return [waiting[one] for one in ready]
 
 
@@ -119,7 +119,7 @@ def _check_connected() -> None:
         raise RuntimeError("this program has disconnected from Ray")
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """Return how an actor ended, in one line: "ended: ..."."""
     text = str(error)
     _, _, detail = text.partition("Worker exit detail: ")

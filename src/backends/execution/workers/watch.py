@@ -85,6 +85,9 @@ class Watch:
         self._find_lost_machine = find_lost_machine
         self._silences = [Stall(link.local_pid, first_look=FIRST_LOOK) for link in links]
         self._lock = threading.Lock()
+        """Held while workers are killed and their logs are read."""
+        self._deciding = threading.Lock()
+        """Held while `failure` is decided, which nothing of a lost cluster may delay."""
         self._is_closed = threading.Event()
         self._expects_beats = False
         self._thread = threading.Thread(target=self._run, name="tokenmill-workers", daemon=True)
@@ -100,18 +103,20 @@ class Watch:
         return DeviceError(reason, from_outside=self._is_from_outside)
 
     def fail(self, link: Watched, reason: str) -> DeviceError:
-        """Kill all workers if they still run. Returns the error of the first call."""
-        with self._lock:
-            if self.failure is None and not self._is_closed.is_set():
-                if lost := self._find_lost_machine():
-                    link, failure = lost
-                else:
-                    failure = f"worker {link.rank}{link.place} {reason}"
-                self._is_from_outside = lost is not None or link.ended_from_outside
-                self.failure = failure
-                self._read_logs(self._links)  # the last records say most about the cause
-                log.error("worker_lost", rank=link.rank, pid=link.pid, reason=failure)
-                self._kill_all()
+        """Let the thread kill all workers. Returns the error of the first call.
+
+        Nobody waits for the thread: calls into a lost cluster may take long.
+        """
+        with self._deciding:
+            if self.failure is not None or self._is_closed.is_set():
+                return self.error()
+            if lost := self._find_lost_machine():
+                link, failure = lost
+            else:
+                failure = f"worker {link.rank}{link.place} {reason}"
+            self._is_from_outside = lost is not None or link.ended_from_outside
+            self.failure = failure
+            log.error("worker_lost", rank=link.rank, pid=link.pid, reason=failure)
         return self.error()
 
     def close(self) -> None:
@@ -134,6 +139,13 @@ class Watch:
             if time.monotonic() >= next_check:
                 self._check()
                 next_check = time.monotonic() + CHECK_SECONDS
+        if self.failure is not None:
+            self._end_workers()
+
+    def _end_workers(self) -> None:
+        with self._lock:
+            self._read_logs(self._links)  # the last records say most about the cause
+            self._kill_all()
 
     def _receive_logs(self, seconds: float) -> None:
         links = self._wait_for_logs(seconds)
