@@ -176,8 +176,10 @@ def error_response(error: APIError, scope: Scope | None = None) -> Response:
 
 def _body_for(scope: Scope, error: APIError) -> bytes:
     path, shapes = get_route_path(scope), getattr(scope["app"].state, ERROR_SHAPES, {})
-    if path in shapes:
-        shape: ErrorShape = shapes[path]
+    folders = (place for place in shapes if place.endswith("/") and path.startswith(place))
+    place = path if path in shapes else max(folders, key=len, default=None)
+    if place is not None:
+        shape: ErrorShape = shapes[place]
         return shape(error)
     if path.endswith(anthropic_errors.PATHS):
         return anthropic_errors.anthropic_error_body(
