@@ -63,7 +63,9 @@ def build_routes(config: EngineConfig, own: Sequence[HTTPRoute]) -> PluginRoutes
             )
             routes.append(_http_route(guarded))
             shapes[route.path] = shape
-    return PluginRoutes(routes=routes, error_shapes=_of_folders(shapes, own) | shapes, guards=guards)
+    return PluginRoutes(
+        routes=routes, error_shapes=_of_folders(shapes, own) | shapes, guards=guards
+    )
 
 
 def _of_folders(

@@ -13,20 +13,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...core.config import EngineConfig
-from ...core.errors import describe
-from ...core.interfaces import Progress
-from ...core.log import get_logger
-from ...core.plan import Grant
-from ..attention.base import AttentionBackend, is_graphable
-from ..models.base import Model
-from ..models.native.decoder import Decoder
-from ..models.native.feed_forward import GatedNetwork
-from ..state.input_batch import InputBatch, build_input_batch
-from ..state.kv_cache import KVCache
+from ....core.config import EngineConfig
+from ....core.errors import describe
+from ....core.interfaces import Progress
+from ....core.log import get_logger
+from ....core.plan import Grant
+from ...attention.base import AttentionBackend, is_graphable
+from ...models.base import Model
+from ...models.native.decoder import Decoder
+from ...models.native.feed_forward import GatedNetwork
+from ...state.input_batch import InputBatch, build_input_batch
+from ...state.kv_cache import KVCache
+from ..parts.model_parts import ModelParts
+from ..runner import LayeredModel
 from .graphed_model import Capture, CUDACapture, GraphedModel
-from .model_parts import ModelParts
-from .runner import LayeredModel
 
 log = get_logger("model")
 STAGE = "capturing CUDA graphs"

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 import torch
 
-from ..attention.base import GraphableBackend
-from ..models.base import Model
-from ..sampling.ops import SamplingOps
-from ..state.input_batch import InputBatch
-from .runner import LayeredModel
+from ...attention.base import GraphableBackend
+from ...models.base import Model
+from ...sampling.ops import SamplingOps
+from ...state.input_batch import InputBatch
+from ..runner import LayeredModel
 
 Replay = Callable[[], None]
 

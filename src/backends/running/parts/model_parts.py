@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...core.config import EngineConfig
-from ...core.errors import ConfigError
-from ...core.interfaces import Progress
-from ...core.log import get_logger
-from ..attention.base import AttentionBackend, AttentionSpec
-from ..attention.mixed import make_attention, reasons_against_layers
-from ..linear.base import LinearBackend, LinearSpec
-from ..linear.choice import reasons_against as reasons_against_linear
-from ..machine.device import choose_device
-from ..models.base import SINKS, LoadOptions, Model, ModelImpl
-from ..state import kv_cache
-from ..state.kv_cache import KVCache
-from ..weights.checkpoint import Checkpoint
-from ..weights.checkpoint_decorator import stored_dtype
-from ..weights.config.kv_groups import KVGroups, one_group
-from ..weights.config.model_config import ModelConfig
-from ..weights.quantization.methods import METHODS, ReadMethod
+from ....core.config import EngineConfig
+from ....core.errors import ConfigError
+from ....core.interfaces import Progress
+from ....core.log import get_logger
+from ...attention.base import AttentionBackend, AttentionSpec
+from ...attention.mixed import make_attention, reasons_against_layers
+from ...linear.base import LinearBackend, LinearSpec
+from ...linear.choice import reasons_against as reasons_against_linear
+from ...machine.device import choose_device
+from ...models.base import SINKS, LoadOptions, Model, ModelImpl
+from ...state import kv_cache
+from ...state.kv_cache import KVCache
+from ...weights.checkpoint import Checkpoint
+from ...weights.checkpoint_decorator import stored_dtype
+from ...weights.config.kv_groups import KVGroups, one_group
+from ...weights.config.model_config import ModelConfig
+from ...weights.quantization.methods import METHODS, ReadMethod
 from .memory_need import Keeping, refuse_too_large
 from .precision import choose_dtype, choose_kv_cache_dtype, keeps_float16, log_rounding
 from .whole_step import whole_step
 
 if TYPE_CHECKING:
-    from ..cpu.decoder_call import DecoderCall
+    from ...cpu.decoder_call import DecoderCall
 
 log = get_logger("model")
 

@@ -13,7 +13,7 @@ from tests.oracle.comparison import find_near_ties
 from tests.oracle.reference import ReferenceCase, gap
 from tests.oracle.settings import Setting
 from tokenmill.backends.execution import in_process
-from tokenmill.backends.running import graph_choice
+from tokenmill.backends.running.graphs import graph_choice
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.requests.sampling_params import SamplingParams
 

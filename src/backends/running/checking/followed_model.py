@@ -13,7 +13,7 @@ import math
 
 import torch
 
-from ..models.base import Attend, AttentionRecord, Model, ReferenceRun
+from ...models.base import Attend, AttentionRecord, Model, ReferenceRun
 
 
 class FollowedModel:

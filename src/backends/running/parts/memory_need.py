@@ -8,16 +8,16 @@ from functools import cache
 
 import torch
 
-from ...core.config import EngineConfig
-from ...core.errors import ConfigError
-from ..linear.base import LinearBackend, LinearSpec
-from ..linear.choice import looks_up, packed_bytes
-from ..machine.memory import loadable_memory
-from ..weights.checkpoint import Checkpoint
-from ..weights.config.model_config import ModelConfig
-from ..weights.formats.quantizing import QUANTIZE_ON_LOAD
-from ..weights.packed import StoredTensor, WeightFormat
-from ..weights.quantized_on_load import QuantizedOnLoad
+from ....core.config import EngineConfig
+from ....core.errors import ConfigError
+from ...linear.base import LinearBackend, LinearSpec
+from ...linear.choice import looks_up, packed_bytes
+from ...machine.memory import loadable_memory
+from ...weights.checkpoint import Checkpoint
+from ...weights.config.model_config import ModelConfig
+from ...weights.formats.quantizing import QUANTIZE_ON_LOAD
+from ...weights.packed import StoredTensor, WeightFormat
+from ...weights.quantized_on_load import QuantizedOnLoad
 
 EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"

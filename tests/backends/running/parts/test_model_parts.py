@@ -14,7 +14,7 @@ from tests.backends.tiny import CONFIG
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.models.base import LoadOptions, Model, ModelSpec
 from tokenmill.backends.models.native.implementation import NativeModels
-from tokenmill.backends.running.model_parts import ModelParts, choose_spec, load_parts
+from tokenmill.backends.running.parts.model_parts import ModelParts, choose_spec, load_parts
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.config.features import Features
 from tokenmill.core.config import EngineConfig

@@ -21,9 +21,14 @@ from tokenmill.backends.models.base import Model, ModelSpec
 from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.models.native.rope import RotaryTable
 from tokenmill.backends.models.opening import in_float16
-from tokenmill.backends.running import memory_need
-from tokenmill.backends.running.memory_need import refuse_too_large, weight_bytes
-from tokenmill.backends.running.model_parts import Backends, choose_spec, keeping_of, load_parts
+from tokenmill.backends.running.parts import memory_need
+from tokenmill.backends.running.parts.memory_need import refuse_too_large, weight_bytes
+from tokenmill.backends.running.parts.model_parts import (
+    Backends,
+    choose_spec,
+    keeping_of,
+    load_parts,
+)
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
 from tokenmill.backends.weights.config.architectures import BY_NAME
 from tokenmill.backends.weights.config.model_config import ModelConfig
@@ -33,8 +38,8 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
 
-from ..models.native.test_loader import CONFIG
-from ..weights.gguf_writing import write_gguf
+from ...models.native.test_loader import CONFIG
+from ...weights.gguf_writing import write_gguf
 
 BIG = replace(CONFIG, hidden_size=256, head_size=64, intermediate_size=512, vocab_size=4099)
 UNTIED = replace(BIG, tie_word_embeddings=False)

@@ -11,16 +11,16 @@ import torch
 
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.base import AttentionRecord, ReferenceRun
-from tokenmill.backends.running import model_check
-from tokenmill.backends.running.followed_model import FollowedModel
-from tokenmill.backends.running.model_check import check_model
-from tokenmill.backends.running.model_parts import ModelParts, linear_spec
+from tokenmill.backends.running.checking import model_check
+from tokenmill.backends.running.checking.followed_model import FollowedModel
+from tokenmill.backends.running.checking.model_check import check_model
+from tokenmill.backends.running.parts.model_parts import ModelParts, linear_spec
 from tokenmill.backends.weights.config.kv_groups import one_group
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 
-from ..models.dense import compute_logits
-from ..tiny import CONFIG, attention, attention_spec, decoder
+from ...models.dense import compute_logits
+from ...tiny import CONFIG, attention, attention_spec, decoder
 
 
 class Referenced:

@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ...core.config import EngineConfig
-from ...core.errors import ConfigError
-from ...core.log import get_logger
-from ...core.plan import Grant, RequestStart, StepPlan
-from ...core.requests.sampling_params import SamplingParams
-from ..models.base import REFERENCE, Model, Reference
-from ..state.input_batch import InputBatch
-from ..weights.config.fields import one_line
+from ....core.config import EngineConfig
+from ....core.errors import ConfigError
+from ....core.log import get_logger
+from ....core.plan import Grant, RequestStart, StepPlan
+from ....core.requests.sampling_params import SamplingParams
+from ...models.base import REFERENCE, Model, Reference
+from ...state.input_batch import InputBatch
+from ...weights.config.fields import one_line
+from ..parts.model_parts import ModelParts
+from ..runner import LayeredModel, ModelRunner
 from .followed_model import FollowedModel
-from .model_parts import ModelParts
-from .runner import LayeredModel, ModelRunner
 
 log = get_logger("model")
 

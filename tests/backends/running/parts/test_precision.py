@@ -12,7 +12,7 @@ import torch
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.machine.device import choose_device
-from tokenmill.backends.running.precision import (
+from tokenmill.backends.running.parts.precision import (
     KEPT_PRICE,
     PRICES,
     choose_dtype,
@@ -21,7 +21,7 @@ from tokenmill.backends.running.precision import (
 from tokenmill.backends.weights.formats.gguf_blocks import FLOAT16, GGUFBlocks
 from tokenmill.core.errors import ConfigError
 
-from ..machine.test_device import pretend_cpu, pretend_gpu
+from ...machine.test_device import pretend_cpu, pretend_gpu
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -116,7 +116,7 @@ def test_rounded_weights_are_logged_with_their_price(
 
 
 def test_prices_are_those_that_the_benchmark_measured() -> None:
-    path = Path(__file__).parents[3] / "benchmarks" / "results" / "precisions.json"
+    path = Path(__file__).parents[4] / "benchmarks" / "results" / "precisions.json"
     files = json.loads(path.read_text())["files"]
     assert {name: one["mean_difference"] for name, one in files["float32"].items()} == {
         **PRICES,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...core.log import get_logger
-from ..attention.base import AttentionBackend
-from ..attention.mixed import MixedAttention
-from ..models.base import Model
-from ..state.kv_cache import KVCache
+from ....core.log import get_logger
+from ...attention.base import AttentionBackend
+from ...attention.mixed import MixedAttention
+from ...models.base import Model
+from ...state.kv_cache import KVCache
 
 if TYPE_CHECKING:
-    from ..cpu.decoder_call import DecoderCall
+    from ...cpu.decoder_call import DecoderCall
 
 log = get_logger("model")
 
@@ -23,8 +23,8 @@ def whole_step(model: Model, attention: AttentionBackend, kv_cache: KVCache) -> 
     """
     if kv_cache.device.type != "cpu":
         return None
-    from ..cpu.decoder_call import DecoderCall
-    from ..cpu.decoder_description import reasons_against
+    from ...cpu.decoder_call import DecoderCall
+    from ...cpu.decoder_description import reasons_against
 
     layers = [attention] * len(kv_cache.layers)
     if isinstance(attention, MixedAttention):

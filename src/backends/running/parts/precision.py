@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import torch
 
-from ...core.errors import ConfigError
-from ...core.log import get_logger
-from ..linear.base import LinearBackend, LinearSpec
-from ..machine.device import has_bfloat16
-from ..weights.formats.gguf_blocks import FLOAT16
-from ..weights.packed import WeightFormat
+from ....core.errors import ConfigError
+from ....core.log import get_logger
+from ...linear.base import LinearBackend, LinearSpec
+from ...machine.device import has_bfloat16
+from ...weights.formats.gguf_blocks import FLOAT16
+from ...weights.packed import WeightFormat
 
 log = get_logger("model")
 
