@@ -1,7 +1,7 @@
 // The inputs of a product in the form that its tiles read.
 #pragma once
 
-#include "linear/kernels.h"
+#include "linear/tiles/kernels.h"
 
 namespace tokenmill {
 

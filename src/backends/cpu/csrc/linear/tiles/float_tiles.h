@@ -7,7 +7,7 @@
 // therefore widened once, into a buffer in L2, and tiles of floats have 12 sums.
 #pragma once
 
-#include "linear/tiles.h"
+#include "linear/tiles/tiles.h"
 #include "vectors/wide.h"
 
 namespace tokenmill {

@@ -6,7 +6,7 @@
 // has 24 products for 14 loads, so the multiplier limits the speed. With one row, memory does.
 #pragma once
 
-#include "linear/kernels.h"
+#include "linear/tiles/kernels.h"
 #include "vectors/lanes.h"
 
 namespace tokenmill {

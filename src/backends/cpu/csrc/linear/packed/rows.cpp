@@ -1,9 +1,9 @@
-#include "linear/rows.h"
+#include "linear/packed/rows.h"
 
 #include <cstring>
 
 #include "formats/sources.h"
-#include "linear/tables.h"
+#include "linear/packed/tables.h"
 
 namespace tokenmill {
 namespace {

@@ -2,7 +2,7 @@
 // serves all instruction sets.
 #pragma once
 
-#include "linear/kernels.h"
+#include "linear/tiles/kernels.h"
 #include "vectors/elements.h"
 
 namespace tokenmill {

@@ -1,10 +1,10 @@
-#include "linear/packing.h"
+#include "linear/packed/packing.h"
 
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
-#include "linear/tables.h"
+#include "linear/packed/tables.h"
 #include "threads/thread_pool.h"
 
 namespace tokenmill {

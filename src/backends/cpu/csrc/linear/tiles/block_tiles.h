@@ -8,8 +8,8 @@
 // has the same result.
 #pragma once
 
-#include "linear/numbers.h"
-#include "linear/tiles.h"
+#include "linear/packed/numbers.h"
+#include "linear/tiles/tiles.h"
 
 namespace tokenmill {
 namespace {

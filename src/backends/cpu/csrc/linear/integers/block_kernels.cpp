@@ -1,4 +1,4 @@
-#include "linear/integer_tiles.h"
+#include "linear/integers/integer_tiles.h"
 
 namespace tokenmill {
 

@@ -1,10 +1,10 @@
-#include "linear/kernels.h"
+#include "linear/tiles/kernels.h"
 
-#include "linear/block_tiles.h"
-#include "linear/finish.h"
-#include "linear/float_tiles.h"
+#include "linear/tiles/block_tiles.h"
+#include "linear/tiles/finish.h"
+#include "linear/tiles/float_tiles.h"
 #if defined(__AVX512BF16__)
-#include "linear/bf16_tiles.h"
+#include "linear/tiles/bf16_tiles.h"
 #endif
 
 namespace tokenmill {

@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-#include "linear/tiles.h"
+#include "linear/tiles/tiles.h"
 
 namespace tokenmill {
 namespace {

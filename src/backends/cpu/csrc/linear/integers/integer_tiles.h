@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
-#include "linear/dots.h"
-#include "linear/numbers.h"
-#include "linear/tiles.h"
+#include "linear/integers/dots.h"
+#include "linear/packed/numbers.h"
+#include "linear/tiles/tiles.h"
 
 namespace tokenmill {
 namespace {

@@ -3,7 +3,7 @@
 // Code here handles registers: a line has kLaneParts of them, a panel's row of scales kPanelParts.
 #pragma once
 
-#include "linear/tables.h"
+#include "linear/packed/tables.h"
 #include "vectors/wide.h"
 
 namespace tokenmill {
