@@ -25,8 +25,8 @@ TM_INLINE EightInputs eight_inputs(const int8_t* at) {
 #endif
 
 #if defined(__SSE2__)
-// Ends an addition here. Compilers would first multiply much and then add in trees, and have more
-// products than registers.
+// Ends an addition here. Otherwise compilers compute more products than there are registers, and
+// then add them in trees.
 template <class Vector>
 TM_INLINE void finish_sum(Vector& sum) {
   asm("" : "+x"(sum));
@@ -270,7 +270,7 @@ class RowDots<kBits, 2> {
   }
 
  private:
-  int32x4_t low_, high_;  // of weights' rows 0 and 1, and 2 and 3: two inputs' rows each
+  int32x4_t low_, high_;  // rows 0 and 1 of weights, and 2 and 3, each with two rows of inputs
 };
 
 #else
@@ -280,7 +280,8 @@ constexpr int kRowsTogether = 1;
 
 #endif
 
-// What is added to the numbers of a layout to make them unsigned bytes, or was added before.
+// The number that makes a layout's numbers unsigned bytes. It is added to them, or was added
+// before.
 template <Layout kLayout>
 constexpr int kZeroOf = is_signed(kLayout) ? kZeroOfBytes : zero_of(kLayout);
 template <Layout kLayout>

@@ -25,12 +25,12 @@ const uint8_t* source_row(const PackedLinear& weights, const WeightRows& source,
   return source.rows + row * source.row_bytes;
 }
 
-// Where a row of a panel has its bytes in the lines of a block.
+// The bytes of a panel's row in the lines of a block.
 uint8_t* lines_of(uint8_t* block, const Sizes& sizes, int place) {
   return block + place / kLaneRows * sizes.half_bytes() + place % kLaneRows * 4;
 }
 
-// Where lines with `bits` bits of each number have those of line `line`.
+// The place of line `line` in memory, where a line has `bits` bits of each number.
 struct Place {
   int64_t bytes;
   int shift;

@@ -15,7 +15,7 @@ float float_from_bf16(uint16_t half) {
   return value;
 }
 
-// Rounds to the nearest, ties to even. Not a number stays that, as torch writes it.
+// Rounds to the nearest, ties to even. NaN becomes the NaN that torch writes.
 uint16_t bf16_from_float(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, 4);
@@ -63,7 +63,7 @@ void read_step(const uint8_t* step, Layout layout, int place, StepRow* row) {
   }
 }
 
-// `number` makes a number of what is stored.
+// `number` turns a stored byte into its number.
 template <class Out, class Number>
 void write_group(const uint8_t* stored, int count, float scale, float minimum, Out* out,
                  Number&& number) {

@@ -2,9 +2,9 @@
 // float or half precision. Pairs of weights are widened in registers once for all rows of a tile.
 // Inputs in bfloat16 are widened before.
 //
-// AVX2 has 16 registers. Two FMA units with a latency of four cycles need eight sums, and more to
-// be always busy. Pairs of widened weights leave no room for more. With many rows a panel is
-// therefore widened once, into a buffer in L2, and tiles of floats have 12 sums.
+// AVX2 has 16 registers. Two FMA units with a latency of four cycles need at least eight sums.
+// Pairs of widened weights leave no room for more. With many rows a panel is therefore widened
+// once, into a buffer in L2, and tiles of floats have 12 sums.
 #pragma once
 
 #include "linear/tiles/tiles.h"

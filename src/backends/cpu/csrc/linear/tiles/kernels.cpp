@@ -15,7 +15,7 @@ namespace {
 constexpr int kBF16Rows = TM_WIDTH == 16 ? 12 : 2 * FloatIsa::kMaxRowsOfWholePanels;
 // Weights that need no widening leave registers for more rows.
 constexpr int kFloatRows = TM_WIDTH == 8 ? 6 : kBF16Rows;
-// Of quantized layouts, fewer: with more rows, panels are unpacked first.
+// Tiles of quantized layouts have fewer rows: with more rows, panels are unpacked first.
 constexpr int kBlockRows = TM_WIDTH == 16 ? 6 : kBF16Rows;
 
 #if defined(__AVX512BF16__)

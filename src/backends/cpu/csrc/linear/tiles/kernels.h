@@ -16,7 +16,7 @@ struct InputBlock {
   int8_t values[kBlock];
   float scale;         // an input is about scale * value
   float sum;           // scale * the sum of the values
-  int32_t offsets[2];  // start values of the sums of 16 inputs each (of one for all 32: the first)
+  int32_t offsets[2];  // start values of the sums of 16 inputs each; a sum of all 32 has the first
   int32_t has_rest;
 };
 

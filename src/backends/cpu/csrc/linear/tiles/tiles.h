@@ -1,5 +1,5 @@
-// What all tiles have in common, and the tiles of float layouts. `Isa` loads pairs of weights of 16
-// rows and multiplies them by pairs of inputs.
+// The parts that all tiles share, and the tiles of float layouts. `Isa` loads pairs of weights of
+// 16 rows and multiplies them by pairs of inputs.
 //
 // A tile keeps rows x 2 accumulators of 16 lanes in registers, reads each weight register once, and
 // broadcasts the inputs. With 12 rows it uses 24 of AVX-512's 32 registers for accumulators, and
