@@ -44,7 +44,9 @@ def ask(args: argparse.Namespace, path: str, kind: type[T], *, missing: str) -> 
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.DecodeError as error:
-            raise TokenmillError(f"{transport.place}: not tokenmill's answer: {error}") from error
+            raise TokenmillError(
+                f"the answer of {transport.place} is not tokenmill's: {error}"
+            ) from error
     try:
         found = msgspec.json.decode(body, type=_Refusal).error
     except msgspec.DecodeError:

@@ -93,7 +93,7 @@ def _own(path: str, names: Mapping[str, str]) -> str:
 
 ErrorShape = Callable[[APIError], bytes]
 ERROR_SHAPES = "error_shapes"
-"""The app's state of this name has the shapes of errors of the paths that plugins add, by path."""
+"""An attribute of the app's state: the error shapes of plugins' paths, by path or folder."""
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
