@@ -20,8 +20,8 @@ import numpy as np
 
 from ..bench.client import Server
 from ..bench.endpoints import Completions
-from ..bench.figures import tpot
 from ..bench.prompts import Prompt
+from ..bench.reports.figures import tpot
 from ..bench.running import Answer, Load, Run, run
 from ..core.errors import ConfigError
 from ..planning.workload import PlannedRequest

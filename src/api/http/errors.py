@@ -27,8 +27,8 @@ from ...core.errors import (
 )
 from ...core.log import get_logger
 from . import anthropic_errors
+from .logs.request_log import CLIENT_LEFT, answer_stats
 from .request_id import request_id_of
-from .request_log import CLIENT_LEFT, answer_stats
 
 log = get_logger("api")
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.bench.slow_server import SlowServer
 from tests.bench.test_running import measure
-from tokenmill.bench.charts import NUM_BINS, bars, histogram, intervals, scatter
-from tokenmill.bench.comparing import Comparison
-from tokenmill.bench.figures import Wishes, describe
-from tokenmill.bench.page import compare_page, fields_page, serve_page
+from tokenmill.bench.reports.charts import NUM_BINS, bars, histogram, intervals, scatter
+from tokenmill.bench.reports.comparing import Comparison
+from tokenmill.bench.reports.figures import Wishes, describe
+from tokenmill.bench.reports.page import compare_page, fields_page, serve_page
 
 
 class Tags(HTMLParser):

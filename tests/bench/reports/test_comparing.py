@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.bench.comparing import compare, read_result
+from tokenmill.bench.reports.comparing import compare, read_result
 from tokenmill.core.errors import ConfigError
 
 

@@ -9,9 +9,9 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from ...core.contract.explanation import Explanation
+from ....core.contract.explanation import Explanation
+from ..printing import new_table, print_json, print_table
 from .explanations import explanation_text, parts_text
-from .printing import new_table, print_json, print_table
 from .running_server import add_server_flags, ask
 
 NUM_SLOWEST = 20
@@ -55,7 +55,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     lists = args.slowest is not None or args.key is not None
     if (args.request_id is not None) == lists:
         parser.error("give either the ID of a request, or --slowest N or --key NAME")
-    from ..http.log_lines import printable
+    from ...http.logs.log_lines import printable
 
     found = _ask(args)
     if args.json:
@@ -79,7 +79,7 @@ def _ask(args: argparse.Namespace) -> list[Explanation]:
 
 
 def _print_table(found: list[Explanation]) -> None:
-    from ..http.log_lines import printable
+    from ...http.logs.log_lines import printable
 
     right = ("SECONDS", "FIRST TOKEN")
     table = new_table("REQUEST", "KEY", *right, "CAUSES", right=right)

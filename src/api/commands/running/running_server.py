@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...core.errors import TokenmillError
-from .chat.transport import HTTPTransport
-from .flags.keys import ADMIN_VARIABLE
+from ....core.errors import TokenmillError
+from ..chat.connection.transport import HTTPTransport
+from ..flags.keys import ADMIN_VARIABLE
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 T = TypeVar("T")

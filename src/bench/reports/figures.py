@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import ConfigError
-from .running import Answer, Run
+from ...core.errors import ConfigError
+from ..running import Answer, Run
 
 METRICS = {
     "ttft": ("TTFT", "Time to First Token"),

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ....core.errors import TokenmillError
+from .....core.errors import TokenmillError
 
 CONNECT_SECONDS = 10.0
 """A server that has not sent its list of models after this time does not answer."""

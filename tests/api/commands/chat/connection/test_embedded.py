@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.api.serving import PATIENCE, toy_engine
-from tokenmill.api.commands.chat.embedded import EngineTransport, running_loop
-from tokenmill.api.commands.chat.partner import ContextFullError, Partner
+from tokenmill.api.commands.chat.connection.embedded import EngineTransport, running_loop
+from tokenmill.api.commands.chat.connection.partner import ContextFullError, Partner
 from tokenmill.core.errors import TokenmillError
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import ConfigError
+from ...core.errors import ConfigError
 
 NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ....core.errors import TokenmillError
+from .....core.errors import TokenmillError
 from .transport import Transport
 from .wire import Choice, Chunk, Delta, Model, Models, TokenCounts
 

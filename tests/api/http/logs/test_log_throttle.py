@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tokenmill.api.http import log_throttle
-from tokenmill.api.http.log_throttle import Throttle
+from tokenmill.api.http.logs import log_throttle
+from tokenmill.api.http.logs.log_throttle import Throttle
 from tokenmill.api.server import configure_logging
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...core.contract.explanation import Explanation, Limit, Preemption
+from ....core.contract.explanation import Explanation, Limit, Preemption
 
 LEAST_SHOWN = 0.0005
 """Seconds. Shorter causes are left out of a line."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from starlette.types import Scope
 
-from ...core.outputs import RequestMetrics, RequestOutput
+from ....core.outputs import RequestMetrics, RequestOutput
 
 MAX_TEXT = 160
 """Characters of a path and of an error message that are logged."""

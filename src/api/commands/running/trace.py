@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from ...core.contract.trace import MAX_TRACE_SECONDS
-from ...core.errors import ConfigError, TokenmillError
+from ....core.contract.trace import MAX_TRACE_SECONDS
+from ....core.errors import ConfigError, TokenmillError
 from .running_server import add_server_flags, ask
 
 _SHORTEST = 0.001

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.log import EventFormatter, event_fields
+from ....core.log import EventFormatter, event_fields
 from .request_log import CLIENT_LEFT
 
 _FAINT, _RED, _GREEN, _YELLOW = 2, 31, 32, 33

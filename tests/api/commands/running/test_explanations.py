@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.docs.pages import ROOT
-from tokenmill.api.commands.explanations import explanation_text
+from tokenmill.api.commands.running.explanations import explanation_text
 from tokenmill.core.contract.explanation import Explanation, Limit, LongestGap, Preemption
 
 PREEMPTED = {"mode": "recompute", "priority": 5, "by_priority": 5}

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from tokenmill.api.http import log_lines
-from tokenmill.api.http.log_lines import LineFormatter, draining_text, duration
+from tokenmill.api.http.logs import log_lines
+from tokenmill.api.http.logs.log_lines import LineFormatter, draining_text, duration
 
 ID = "chatcmpl-0123456789abcdef0123456789abcdef"
 ANSWER = {"method": "POST", "path": "/v1/chat/completions", "status": 200, "seconds": 1.0,

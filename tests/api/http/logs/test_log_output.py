@@ -11,7 +11,7 @@ from io import StringIO
 
 import pytest
 
-from tokenmill.api.http.log_output import LogOutput
+from tokenmill.api.http.logs.log_output import LogOutput
 from tokenmill.core.log import EventFormatter
 
 

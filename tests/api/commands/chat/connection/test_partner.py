@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tokenmill.api.commands.chat.partner import ContextFullError, Partner, Piece
+from tokenmill.api.commands.chat.connection.partner import ContextFullError, Partner, Piece
+from tokenmill.api.commands.chat.connection.transport import HTTPTransport
 from tokenmill.api.commands.chat.session import Session
-from tokenmill.api.commands.chat.transport import HTTPTransport
 from tokenmill.core.errors import TokenmillError
 
-from .scripted_server import PATIENCE, Answer, ScriptedServer, scripted_server
+from ..scripted_server import PATIENCE, Answer, ScriptedServer, scripted_server
 
 HELLO = [{"role": "user", "content": "hello"}]
 

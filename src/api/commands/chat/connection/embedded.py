@@ -10,11 +10,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...app import create_app
+from ....app import create_app
 from .transport import Reply
 
 if TYPE_CHECKING:
-    from ....core.shell.engine_shell import EngineShell
+    from .....core.shell.engine_shell import EngineShell
 
 
 class EngineTransport:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...core.contract.activity import Activity, BlockState, StepActivity, count_blocks
-from ...core.contract.client import Load
-from ...core.errors import ConfigError
-from .printing import new_table, print_json, print_table
+from ....core.contract.activity import Activity, BlockState, StepActivity, count_blocks
+from ....core.contract.client import Load
+from ....core.errors import ConfigError
+from ..printing import new_table, print_json, print_table
 from .running_server import add_server_flags, ask
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _steps(steps: tuple[StepActivity, ...]) -> list[str]:
 
 
 def _requests(found: _Answer) -> Any:
-    from ..http.log_lines import printable
+    from ...http.logs.log_lines import printable
 
     right = ("AGE", "PROMPT", "GENERATED", "BLOCKS", "PRIORITY")
     table = new_table("REQUEST", "STATUS", *right, "WAITS FOR", right=right)
