@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .backends.grammar.checking import GrammarChecker
     from .backends.grammar.grammars import Grammars
     from .backends.models.base import ModelImpl
-    from .backends.running.model_parts import Backends
+    from .backends.running.parts.model_parts import Backends
     from .backends.text.tokenizer import HFTokenizer
     from .backends.weights.checkpoint import Checkpoint
     from .backends.weights.local_model import LocalModel
@@ -219,7 +219,7 @@ def _choose_backends(plugins: PluginHost, progress: Progress) -> Backends:
     from .backends.attention.choice import choose_attention_backend
     from .backends.linear.choice import choose_linear_backend
     from .backends.models.opening import choose_model_impl
-    from .backends.running.model_parts import Backends
+    from .backends.running.parts.model_parts import Backends
     from .backends.weights.quantization.offered import offered_methods
 
     return Backends(

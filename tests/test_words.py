@@ -22,6 +22,7 @@ REFUSED = {
 }
 """Patterns, and what to write instead."""
 COMMENT = re.compile(r"(?:^|\s)# (.*)")
+NATIVE_COMMENT = re.compile(r"^[ ]*// .*(?:\n[ ]*//.*)*|(?<=\S)[ ]+// .*", re.MULTILINE)
 
 
 def texts(source: str) -> Iterator[str]:
@@ -31,6 +32,12 @@ def texts(source: str) -> Iterator[str]:
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 yield text.strip()
+
+
+def native_texts(source: str) -> Iterator[str]:
+    """The comments of a C++ or CUDA file. Those of lines in a row are one text."""
+    for found in NATIVE_COMMENT.findall(source):
+        yield re.sub(r"^\s*//", "", found, flags=re.MULTILINE).strip()
 
 
 def faults(text: str) -> list[str]:
@@ -43,12 +50,14 @@ def faults(text: str) -> list[str]:
 
 
 def test_the_code_has_no_refused_phrase() -> None:
-    files = sorted((ROOT / "src").rglob("*.py"))
-    assert len(files) > 500
+    readers = {".py": texts, ".h": native_texts, ".cpp": native_texts, ".cu": native_texts}
+    files = {ending: sorted((ROOT / "src").rglob(f"*{ending}")) for ending in readers}
+    assert len(files[".py"]) > 500 and len(files[".h"]) > 50 and files[".cpp"] and files[".cu"]
     found = [
         f"{name_of(file)}: {fault}"
-        for file in files
-        for text in texts(file.read_text(encoding="utf-8"))
+        for ending, read in readers.items()
+        for file in files[ending]
+        for text in read(file.read_text(encoding="utf-8"))
         for fault in faults(text)
     ]
     assert not found, "\n".join(found)
@@ -74,6 +83,12 @@ def test_a_refused_phrase_is_found(text: str) -> None:
     assert len(faults(text)) == 1
     assert [fault for found in texts(f'x = 1\n"""{text}"""') for fault in faults(found)]
     assert [fault for found in texts(f"x = 1  # {text}") for fault in faults(found)]
+    for source in (
+        f"x = 1;  // {text}",
+        f"// {text}\nint x;",
+        f"// {text.replace(' ', chr(10) + '// ')}",
+    ):
+        assert [fault for found in native_texts(source) for fault in faults(found)]
 
 
 def test_words_in_another_sense_are_allowed() -> None:

@@ -86,12 +86,12 @@ no other is accepted (`benchmarks/results/decoders.json` has all results). By `m
 {types}.
 
 Before the engine is ready, it computes two short prompts, and decodes each of their tokens. It
-compares this with the model's own forward pass, layer by layer: what each attention gets and gives,
-and the logits. A layer gets what it got in the model's own pass, so rounding does not add up, and
-does not choose other experts. In 16 bits a right model differs by less than 0.5 %, and a model with
-a planted error (rotary frequencies, experts, norms, scales, biases) by 7 % or more; the limit is
-2 %. This takes at most 5 seconds, or 10 % of the time to load. `--skip-model-check` leaves it out,
-and the log says so.
+compares this with the model's own forward pass, layer by layer: the inputs and results of each
+attention, and the logits. A layer gets its inputs from the model's own pass, so rounding does not
+add up, and does not choose other experts. In 16 bits a right model differs by less than 0.5 %, and
+a model with a planted error (rotary frequencies, experts, norms, scales, biases) by 7 % or more;
+the limit is 2 %. This takes at most 5 seconds, or 10 % of the time to load. `--skip-model-check`
+leaves it out, and the log says so.
 
 A model is refused at start, with the reason, if
 

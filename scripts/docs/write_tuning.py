@@ -116,8 +116,9 @@ ABSENT = (
         "GPUs support",
     ),
     (
-        "CUDA graphs and torch.compile",
-        "models run eagerly on every device. Only kernels are compiled, once, on their first use",
+        "torch.compile, and CUDA graphs of steps with prompts",
+        "CUDA graphs are captured of steps in which all requests decode; other steps run eagerly. "
+        "Only kernels are compiled, once, on their first use",
     ),
     (
         "images, video and audio: their caches, processors and encoders",

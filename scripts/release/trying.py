@@ -1,4 +1,4 @@
-"""Installs a package in a fresh environment without a compiler, and asks it something."""
+"""Tries packages: in a fresh environment without a compiler, or on an emulated CPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 import tomllib
 import urllib.request
 import venv
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,34 @@ def try_package(package: Path, folder: Path) -> str:
     if NOT_BUILT in log or "avx512" in log:
         raise RuntimeError(f"{package.name} does not use its kernels for AVX2:\n{log}")
     return f"{text} (without AVX-512, emulated: {again})"
+
+
+def try_kernels(wheel: Path, machine: str, folder: Path) -> str:
+    """Run the self-test of all kernels of a wheel for another architecture, on an emulated CPU.
+
+    It needs qemu-user, and the C++ libraries of the cross compiler. Returns the outcome. Raises
+    RuntimeError if a library fails.
+    """
+    emulator, libraries = shutil.which(f"qemu-{machine}"), Path(f"/usr/{machine}-linux-gnu")
+    if emulator is None or not libraries.exists():
+        return f"was not tried: qemu-{machine} or {libraries} is missing"
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(folder, [name for name in file.namelist() if "/prebuilt/" in name])
+    [program] = folder.rglob("tokenmill_cpu_self_test")
+    program.chmod(0o700)
+    names = []
+    for library in sorted(program.parent.glob("libtokenmill_cpu_*.so")):
+        name = library.stem.removeprefix("libtokenmill_cpu_")
+        if name == "probe":
+            continue
+        command = [emulator, "-cpu", "max", "-L", str(libraries), str(program), str(library)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode or done.stdout:
+            raise RuntimeError(
+                f"{library.name} of {wheel.name} fails its self-test:\n{done.stdout}"
+            )
+        names.append(name)
+    return f"passes the self-tests of its kernels, emulated: {', '.join(names)}"
 
 
 def _install(package: Path, folder: Path) -> Path:

@@ -18,15 +18,16 @@ from typing import NoReturn
 from ..core.errors import ConfigError, TokenmillError
 from ..core.log import EventFormatter
 from ..version import __version__
-from .commands import completion, doctor, draft, generate, serve, top, trace, why
+from .commands import completion, doctor, draft, generate, serve
 from .commands.bench import command as bench
 from .commands.chat import command as chat
 from .commands.flags.parser import CommandParser
 from .commands.model import command as model
 from .commands.plugins import command as plugins
+from .commands.running import top, trace, why
 from .commands.simulate import command as simulate
 from .commands.tune import command as tune
-from .http.log_output import log_handler
+from .http.logs.log_output import log_handler
 
 COMMANDS = (
     *(serve, generate, chat, plugins, simulate, bench, tune, model, draft, doctor),

@@ -55,7 +55,8 @@ async def index(request: Request) -> Response:
     if context.settings.ui and "text/html" in request.headers.get("accept", ""):
         return await FILES.page(request)
     model, page = context.engine.model_name, "  /docs  /live" if context.settings.ui else ""
-    added = "  ".join(getattr(request.app.state, ERROR_SHAPES))
+    shapes = getattr(request.app.state, ERROR_SHAPES)
+    added = "  ".join(path for path in shapes if not path.endswith("/"))
     text = INDEX.format(version=__version__, model=model, page=page, added=added and f"{added}\n")
     return PlainTextResponse(text)
 

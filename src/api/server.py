@@ -32,9 +32,9 @@ from .http.connections.descriptors import max_connections
 from .http.connections.handshakes import Handshake
 from .http.connections.room import Room
 from .http.keys.ring import KeyRing
-from .http.log_lines import log_formatter
-from .http.log_output import log_handler
-from .http.log_throttle import Throttle
+from .http.logs.log_lines import log_formatter
+from .http.logs.log_output import log_handler
+from .http.logs.log_throttle import Throttle
 from .listening import BACKLOG, Address, listening, tls_context
 from .plugin_routes.building import PluginRoutes
 from .serving.context import ServerSettings

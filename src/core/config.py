@@ -72,7 +72,7 @@ class EngineConfig:
     revision: str | None = setting(
         None,
         "branch, tag or commit of --model on the Hugging Face Hub, as @REVISION in its name; "
-        "default: main, as the cache has it",
+        "default: main, in the version that the cache has",
     )
     tokenizer: str | None = setting(
         None,
@@ -293,7 +293,7 @@ class EngineConfig:
         None,
         "level, mode, cudagraph_mode, cudagraph_capture_sizes and max_cudagraph_capture_size as "
         "JSON, or the level alone. Models are not compiled, so level and mode have no effect; "
-        "cudagraph_mode NONE: do not capture CUDA graphs, other modes: of decodes only",
+        "cudagraph_mode NONE: capture no CUDA graphs, other modes: capture those of decodes",
         "-cc",
         metavar="JSON",
         unused_on_cpu=_GRAPHS,
@@ -307,7 +307,7 @@ class EngineConfig:
     cudagraph_capture_sizes: Sequence[int] | None = setting(
         None,
         "numbers of decodes in a step for which CUDA graphs are captured; default: 1, 2, 4, the "
-        "multiples of 8, from 256 on of 16, and the largest size",
+        "multiples of 8 below 256, then those of 16, and the largest size",
         unused_on_cpu=_GRAPHS,
     )
     max_cudagraph_capture_size: int | None = setting(

@@ -88,7 +88,7 @@ class Grant:
 
     @property
     def speculates(self) -> bool:
-        """Whether this grant verifies drafts, or new drafts may be proposed after it."""
+        """True if this grant verifies drafts, or if new drafts may follow it."""
         return bool(self.num_draft_tokens or self.max_draft_tokens)
 
 

@@ -60,7 +60,7 @@ def examine_processor() -> Finding:
             state="warning",
             found=found,
             cost="kernels for AVX2 or for dot products of ARM are several times faster",
-            advice="use a CPU with AVX2, or show these instructions to the virtual machine",
+            advice="use a CPU with AVX2, or let the virtual machine use these instructions",
         )
     return ok("processor", found)
 

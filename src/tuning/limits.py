@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from ..bench.figures import parse_limits
+from ..bench.reports.figures import parse_limits
 from ..planning.outcome import Outcome
 
 NAMES = ("ttft", "tpot", "itl", "e2el")

@@ -19,8 +19,8 @@ import numpy as np
 
 from ..bench.client import Server
 from ..bench.endpoints import Completions
-from ..bench.figures import tpot
 from ..bench.prompts import Prompt
+from ..bench.reports.figures import tpot
 from ..bench.running import Answer, Load, Run, run
 from ..bench.served import ServedCommand
 from ..core.errors import ConfigError, TokenmillError

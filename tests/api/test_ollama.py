@@ -184,6 +184,28 @@ def test_errors_have_ollamas_form_also_in_streams(server: Server) -> None:
     assert huge.json()["error"] == "options[...] is a number that is out of range"
 
 
+def test_a_path_that_ollama_has_and_this_server_has_not_is_missing_in_ollamas_form(
+    server: Server,
+) -> None:
+    http, _ = server
+    for method, path in (
+        ("POST", "/api/pull"),
+        ("POST", "/api/create"),
+        ("DELETE", "/api/delete"),
+        ("GET", "/api/ps"),
+        ("HEAD", "/api/blobs/sha256:00"),
+        ("POST", "/api/embed"),
+    ):
+        missing = http.request(method, path)
+        assert missing.status_code == 404
+        if method != "HEAD":
+            reason = f"there is no {method} {path} here; GET / lists all paths"
+            assert missing.json() == {"error": reason}
+    assert "/api/  " not in http.get("/").text
+    assert "message" in http.get("/other").json()["error"]
+    assert "message" in http.get("/v1/other").json()["error"]
+
+
 def test_the_contract_makes_a_wire_format_short() -> None:
     assert len(Path(str(ollama.__file__)).read_text(encoding="utf-8").splitlines()) < 250
 

@@ -151,6 +151,7 @@ def test_errors_for_clients_have_the_form_and_the_names_of_the_route(asking: htt
     assert asking.post("/ask", content="{", headers={"content-type": JSON}).status_code == 400
     assert asking.post("/ask", content="{}").json()["status"] == 415
     assert "error" in asking.get("/nowhere").json()
+    assert asking.get("/ask/later").json().keys() == {"oops", "status"}
     found = asking.get("/plugins").json()["hooks"]
     assert not any(one["failures"] for one in found if one["plugin"] == "asking")
 
@@ -243,6 +244,29 @@ def test_the_documented_route_answers(packages: Packages) -> None:
         found = http.post("/ask", json={"text": "Is it late?"}).json()
         assert found == {"answer": SAYS, "tokens": len(SAYS) + 1}
         assert "text" in http.post("/ask", json={}).json()["error"]
+
+
+def test_missing_paths_have_the_form_of_the_only_plugin_in_their_folder(
+    packages: Packages,
+) -> None:
+    for name, paths in {"asking": ("/a/x", "/b/x", "/v1/x"), "other": ("/b/y", "/a/c/y")}.items():
+        routes = "".join(f'Route(path="{path}", handle=now), ' for path in paths)
+        code = CODE.replace('Route(path="/ask", handle=ask, body=Body), ', routes)
+        code = code.replace('Route(path="/ask/now", handle=now)', "").replace('"oops"', f'"{name}"')
+        packages.install(name, code.replace('ROUTE, "asking"', f'ROUTE, "{name}"'), header=HEADER)
+    with scripted_server(route="asking,other") as (served, _), served.client() as http:
+        forms = {
+            path: next(iter(http.get(path).json()))
+            for path in ("/a/z", "/a/c/z", "/a/c/d/e", "/b/z", "/v1/z", "/a")
+        }
+    assert forms == {
+        "/a/z": "asking",
+        "/a/c/z": "other",
+        "/a/c/d/e": "other",
+        "/b/z": "error",
+        "/v1/z": "error",
+        "/a": "error",
+    }
 
 
 def test_two_plugins_with_one_path_and_unknown_names_are_refused(packages: Packages) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from tokenmill.backends.attention.choice import choose_attention_backend
 from tokenmill.backends.linear.choice import choose_linear_backend
 from tokenmill.backends.models.opening import choose_model_impl
-from tokenmill.backends.running.model_parts import Backends
+from tokenmill.backends.running.parts.model_parts import Backends
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 

@@ -11,8 +11,8 @@ import pytest
 
 from tokenmill.bench.client import Server
 from tokenmill.bench.endpoints import Chat, Completions, Endpoint
-from tokenmill.bench.figures import Wishes, describe
 from tokenmill.bench.prompts import Prompt
+from tokenmill.bench.reports.figures import Wishes, describe
 from tokenmill.bench.running import Load, Run, run
 
 from .slow_server import SlowServer

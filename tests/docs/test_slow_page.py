@@ -12,7 +12,7 @@ import pytest
 
 from tests.api.test_why import explain
 from tests.core.engine.test_step_log import Clock
-from tokenmill.api.commands.explanations import explanation_text
+from tokenmill.api.commands.running.explanations import explanation_text
 from tokenmill.core.contract.explanation import Explanation
 from tokenmill.core.shell.served import READING
 from tokenmill.doctor import processor

@@ -17,8 +17,8 @@ from typing import Any, Literal
 import torch
 
 from tokenmill.backends.models.opening import choose_model_impl, open_model
-from tokenmill.backends.running import model_check
-from tokenmill.backends.running.model_check import largest_error
+from tokenmill.backends.running.checking import model_check
+from tokenmill.backends.running.checking.model_check import largest_error
 from tokenmill.backends.weights.config.fields import one_line
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tokenmill.backends.running import model_check
-from tokenmill.backends.running.model_check import largest_error
+from tokenmill.backends.running.checking import model_check
+from tokenmill.backends.running.checking.model_check import largest_error
 
 from .decoder_sweep import judge_here
 

@@ -12,8 +12,8 @@ import torch
 
 from tests.backends.chosen import backends_of
 from tokenmill.backends.models.opening import choose_model_impl, open_model
-from tokenmill.backends.running.model_check import compare_first_steps, first_tokens
-from tokenmill.backends.running.model_parts import ModelParts, choose_spec, load_parts
+from tokenmill.backends.running.checking.model_check import compare_first_steps, first_tokens
+from tokenmill.backends.running.parts.model_parts import ModelParts, choose_spec, load_parts
 from tokenmill.backends.weights.config.kv_groups import group_layers
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost

@@ -152,7 +152,10 @@ BUGS = {
         "attention",
     ),
     "odd bfloat16 weights are the even ones": bug(
-        "linear/float_tiles.h", "(Floats)(words & 0xffff0000u)", "(Floats)(words << 16)", "product"
+        "linear/tiles/float_tiles.h",
+        "(Floats)(words & 0xffff0000u)",
+        "(Floats)(words << 16)",
+        "product",
     ),
     "a long row keeps the last piece only": bug(
         "linear/linear.cpp",
@@ -161,13 +164,13 @@ BUGS = {
         "product",
     ),
     "the residual is lost": bug(
-        "linear/finish.h",
+        "linear/tiles/finish.h",
         "if (call.add_to_out) value += load_as_floats(out + column);",
         "",
         "product",
     ),
     "gelu for silu": bug(
-        "linear/finish.h", "? silu(x) : gelu(x);", "? gelu(x) : silu(x);", "product"
+        "linear/tiles/finish.h", "? silu(x) : gelu(x);", "? gelu(x) : silu(x);", "product"
     ),
     "outliers are rounded once": bug(
         "linear/inputs.cpp",

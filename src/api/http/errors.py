@@ -27,8 +27,8 @@ from ...core.errors import (
 )
 from ...core.log import get_logger
 from . import anthropic_errors
+from .logs.request_log import CLIENT_LEFT, answer_stats
 from .request_id import request_id_of
-from .request_log import CLIENT_LEFT, answer_stats
 
 log = get_logger("api")
 
@@ -93,7 +93,7 @@ def _own(path: str, names: Mapping[str, str]) -> str:
 
 ErrorShape = Callable[[APIError], bytes]
 ERROR_SHAPES = "error_shapes"
-"""The app's state of this name has the shapes of errors of the paths that plugins add, by path."""
+"""An attribute of the app's state: the error shapes of plugins' paths, by path or folder."""
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
@@ -176,8 +176,10 @@ def error_response(error: APIError, scope: Scope | None = None) -> Response:
 
 def _body_for(scope: Scope, error: APIError) -> bytes:
     path, shapes = get_route_path(scope), getattr(scope["app"].state, ERROR_SHAPES, {})
-    if path in shapes:
-        shape: ErrorShape = shapes[path]
+    folders = (place for place in shapes if place.endswith("/") and path.startswith(place))
+    place = path if path in shapes else max(folders, key=len, default=None)
+    if place is not None:
+        shape: ErrorShape = shapes[place]
         return shape(error)
     if path.endswith(anthropic_errors.PATHS):
         return anthropic_errors.anthropic_error_body(

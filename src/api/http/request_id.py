@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from ...core.requests.request_options import MAX_CLIENT_ID
-from .request_log import CLIENT_LEFT, MAX_TEXT, answer_stats
+from .logs.request_log import CLIENT_LEFT, MAX_TEXT, answer_stats
 
 _logger = logging.getLogger("tokenmill.api")
 

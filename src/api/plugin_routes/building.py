@@ -30,7 +30,7 @@ class PluginRoutes:
 
     routes: Sequence[HTTPRoute]
     error_shapes: Mapping[str, ErrorShape]
-    """By path."""
+    """By path, and by folder, such as "/api/", for the paths in it that do not exist."""
     guards: ParserGuards
     """Count the calls of the handlers."""
 
@@ -48,6 +48,7 @@ def build_routes(config: EngineConfig, own: Sequence[HTTPRoute]) -> PluginRoutes
     shapes: dict[str, ErrorShape] = {}
     for provider, built in plugins.build_all(ROUTE.name):
         error = guards.add(built.error, provider.source, ROUTE.name, ADMITS)
+        shape = partial(error_shape, error)
         for route in _routes_of(provider, built):
             _check(route, provider.source, own)
             if (other := sources.get(route.path)) == provider.source:
@@ -61,8 +62,25 @@ def build_routes(config: EngineConfig, own: Sequence[HTTPRoute]) -> PluginRoutes
                 route=route, handler=handler, error=error, id_prefix=provider.name
             )
             routes.append(_http_route(guarded))
-            shapes[route.path] = partial(error_shape, error)
-    return PluginRoutes(routes=routes, error_shapes=shapes, guards=guards)
+            shapes[route.path] = shape
+    return PluginRoutes(
+        routes=routes, error_shapes=_of_folders(shapes, own) | shapes, guards=guards
+    )
+
+
+def _of_folders(
+    shapes: Mapping[str, ErrorShape], own: Iterable[HTTPRoute]
+) -> dict[str, ErrorShape]:
+    """By folder, if one plugin has all routes in it."""
+    found: dict[str, set[ErrorShape]] = {}
+    for path, shape in shapes.items():
+        found.setdefault(path[: path.rindex("/") + 1], set()).add(shape)
+    servers = {route.path for route in own}
+    return {
+        folder: shape
+        for folder, (shape, *others) in found.items()
+        if not others and not any(path.startswith(folder) for path in servers)
+    }
 
 
 def _http_route(served: GuardedRoute) -> HTTPRoute:

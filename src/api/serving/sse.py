@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..http.errors import APIError, as_api_error
-from ..http.request_log import answer_stats
+from ..http.logs.request_log import answer_stats
 from .context import context_of
 from .streams import wait_for_disconnect
 

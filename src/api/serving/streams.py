@@ -17,7 +17,7 @@ from ..http.answer_headers import add_header
 from ..http.errors import APIError, shutting_down
 from ..http.keys.auth import key_holder
 from ..http.keys.usage import KeyLimits, MeteredCall
-from ..http.request_log import AnswerStats, answer_stats
+from ..http.logs.request_log import AnswerStats, answer_stats
 from .context import context_of
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from ..attention.base import AttentionSpec
 from ..linear.base import Embedding
 from ..models.draft_head import DraftHead
 from ..models.draft_head_files import DraftHeadFiles
-from ..running.model_parts import ModelParts
+from ..running.parts.model_parts import ModelParts
 from ..running.runner import LayeredModel
 from ..sampling.ops import SamplingOps
 from ..state.request_state import RequestState

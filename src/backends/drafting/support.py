@@ -20,7 +20,7 @@ from ...core.interfaces import Progress, Tokenizer
 from ...core.log import get_logger
 from ..models.draft_head_files import DraftHeadFiles, is_draft_head
 from ..models.opening import in_float16, open_as_stored
-from ..running.model_parts import Backends, choose_spec, linear_spec, load_parts
+from ..running.parts.model_parts import Backends, choose_spec, linear_spec, load_parts
 from ..text.load import load_tokenizer
 from ..weights.checkpoint import Checkpoint
 from ..weights.hub.location import locate_model

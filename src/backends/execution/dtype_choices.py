@@ -11,8 +11,8 @@ from ...core.errors import ConfigError
 from ...core.interfaces import no_progress
 from ..models.base import ModelImpl
 from ..models.opening import in_float16
-from ..running.model_parts import Backends, choose_spec, keeping_of
-from ..running.precision import price_of
+from ..running.parts.model_parts import Backends, choose_spec, keeping_of
+from ..running.parts.precision import price_of
 from ..weights.checkpoint import Checkpoint
 from ..weights.checkpoint_decorator import as_stored, stored_dtype
 from .rank_memory import estimate_ranks

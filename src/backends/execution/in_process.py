@@ -29,9 +29,9 @@ from ..models.base import Model, ModelImpl, ModelSpec
 from ..models.native.decoder import Decoder
 from ..models.native.feed_forward import ExpertLoad
 from ..models.pipeline_parallel import StagedDecoder
-from ..running.graph_choice import capture_graphs, graph_bytes, graph_sizes
-from ..running.model_check import check_model
-from ..running.model_parts import Backends, ModelParts, choose_spec, load_parts
+from ..running.checking.model_check import check_model
+from ..running.graphs.graph_choice import capture_graphs, graph_bytes, graph_sizes
+from ..running.parts.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
 from ..running.stage_runner import StageRunner
 from ..running.warmup import measure_gpu_memory

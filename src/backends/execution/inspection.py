@@ -16,8 +16,8 @@ from ..attention.base import AttentionSpec
 from ..choosing.auto import AutoBackend
 from ..linear.choice import AutoLinear
 from ..models.base import ModelImpl
-from ..running.memory_need import EMBEDDING, Keeping, available_memory
-from ..running.model_parts import Backends, choose_spec, keeping_of, layer_specs, linear_spec
+from ..running.parts.memory_need import EMBEDDING, Keeping, available_memory
+from ..running.parts.model_parts import Backends, choose_spec, keeping_of, layer_specs, linear_spec
 from ..weights.checkpoint import Checkpoint
 from ..weights.config.kv_groups import group_layers
 from ..weights.packed import StoredTensor, WeightFormat

@@ -15,8 +15,8 @@ from ..attention.base import AttentionSpec
 from ..machine.device import choose_device
 from ..machine.memory import loadable_memory
 from ..models.base import ModelImpl
-from ..running.memory_need import Keeping, refuse_too_large, rotary_bytes, weight_bytes
-from ..running.model_parts import Backends, choose_spec, keeping_of
+from ..running.parts.memory_need import Keeping, refuse_too_large, rotary_bytes, weight_bytes
+from ..running.parts.model_parts import Backends, choose_spec, keeping_of
 from ..state import kv_cache
 from ..weights.checkpoint import Checkpoint
 from ..weights.config.kv_groups import group_layers

@@ -8,7 +8,7 @@ from ...core.config import EngineConfig
 from ...core.plan import Grant, RequestStart, StepPlan
 from ...core.requests.sampling_params import SamplingParams
 from ..state.kv_cache import GPUMemory, KVCache
-from .model_parts import ModelParts
+from .parts.model_parts import ModelParts
 from .runner import ModelRunner
 from .stage_runner import StageRunner
 

@@ -56,7 +56,9 @@ def build_token_table(backend: Tokenizer, source: str) -> TokenTable:
     vocab = backend.get_vocab(with_added_tokens=True)
     highest = max(vocab.values(), default=-1)
     if highest >= len(vocab) + _MAX_UNUSED_IDS:
-        raise ConfigError(f"{source}: a tokenizer with {len(vocab)} tokens has the id {highest}")
+        raise ConfigError(
+            f"{source}: the id {highest} is too large for a tokenizer with {len(vocab)} tokens"
+        )
     steps = _decoder_steps(backend)
     kinds = [step["type"] for step in steps]
     is_sentencepiece = _is_sentencepiece(steps)

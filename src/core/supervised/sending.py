@@ -82,8 +82,8 @@ class RequestSender:
         }
         if not free:
             raise SuspectWaitsError(
-                "the engine crashed while it computed this prompt, and first computes another "
-                "prompt from that crash; try again later"
+                "the engine crashed while it computed this prompt and others, and now tries them "
+                "one by one; try again later"
             )
         return free
 

@@ -18,7 +18,7 @@ from tokenmill.backends.cpu.projections import CPULinear, NativeLinear
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.linear.base import ACTIVATIONS, LinearSpec
 from tokenmill.backends.machine.compiling import BuildError
-from tokenmill.backends.running.precision import choose_dtype, keeps_float16
+from tokenmill.backends.running.parts.precision import choose_dtype, keeps_float16
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.formats.gguf_blocks import FLOAT16, GGUFBlocks, gguf_weights
 from tokenmill.core.config import EngineConfig

@@ -18,7 +18,7 @@ from tokenmill.backends.cpu.ranks import NativeRanks
 from tokenmill.backends.models.native.decoder import Decoder
 from tokenmill.backends.models.pipeline_parallel import StagedDecoder
 from tokenmill.backends.models.tensor_parallel import Gathered, reduce
-from tokenmill.backends.running.whole_step import whole_step
+from tokenmill.backends.running.parts.whole_step import whole_step
 from tokenmill.backends.sampling.ops import SamplingOps
 from tokenmill.backends.state.input_batch import InputBatch
 from tokenmill.backends.weights.config.model_config import ModelConfig

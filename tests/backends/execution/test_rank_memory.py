@@ -24,7 +24,7 @@ from tokenmill.backends.execution.workers.division import divide_among_ranks, wa
 from tokenmill.backends.models.base import LoadOptions, ModelSpec
 from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.models.tensor_parallel import TensorParallel
-from tokenmill.backends.running.model_parts import choose_spec, keeping_of, linear_spec
+from tokenmill.backends.running.parts.model_parts import choose_spec, keeping_of, linear_spec
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.sharding import Shard
 from tokenmill.core.config import EngineConfig

@@ -10,7 +10,7 @@ from tokenmill.backends.attention.base import AttentionBatch
 from tokenmill.backends.attention.torch.backend import TorchAttention, TorchMetadata
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
-from tokenmill.backends.running.model_parts import ModelParts
+from tokenmill.backends.running.parts.model_parts import ModelParts
 from tokenmill.backends.running.warmup import run_largest_step
 from tokenmill.backends.weights.config.kv_groups import one_group
 from tokenmill.core.config import EngineConfig

@@ -21,8 +21,8 @@ from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.base import ModelSpec
 from tokenmill.backends.models.native.implementation import NativeModels
-from tokenmill.backends.running import memory_need
-from tokenmill.backends.running.model_parts import Backends, choose_spec, load_parts
+from tokenmill.backends.running.parts import memory_need
+from tokenmill.backends.running.parts.model_parts import Backends, choose_spec, load_parts
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
 from tokenmill.backends.weights.config.architectures import BY_MULTIMODAL, BY_NAME

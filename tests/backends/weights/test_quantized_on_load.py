@@ -23,7 +23,7 @@ from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.models.opening import choose_model_impl, open_model
-from tokenmill.backends.running.model_parts import Backends
+from tokenmill.backends.running.parts.model_parts import Backends
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.backends.weights.formats.quantizing import QUANTIZE_ON_LOAD
 from tokenmill.backends.weights.packed import PackedWeights

@@ -30,11 +30,11 @@ def add_compare_parser(verbs: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from ....bench.comparing import compare, read_result
+    from ....bench.reports.comparing import compare, read_result
 
     found = list(compare(read_result(args.first), read_result(args.second)))
     if args.html is not None:
-        from ....bench.page import compare_page
+        from ....bench.reports.page import compare_page
 
         save_text(args.html, compare_page(found, args.first.stem, args.second.stem))
     if args.json:

@@ -112,7 +112,7 @@ def _run(args: argparse.Namespace, measure: Measure) -> int:
     if args.output_json is not None:
         save_json(args.output_json, fields)
     if args.html is not None:
-        from ....bench.page import fields_page
+        from ....bench.reports.page import fields_page
 
         save_text(args.html, fields_page(f"bench {args.verb}", fields))
     return 0

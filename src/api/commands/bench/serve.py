@@ -18,8 +18,8 @@ from .serve_flags import SENT_AS_IS, add_flags
 
 if TYPE_CHECKING:
     from ....bench.client import Server
-    from ....bench.figures import Wishes
     from ....bench.prompts import Dataset
+    from ....bench.reports.figures import Wishes
     from ....bench.running import Load, Run
 
 
@@ -41,8 +41,8 @@ def add_serve_parser(verbs: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from ....bench.figures import DETAILS, describe
-    from ....bench.report import lines
+    from ....bench.reports.figures import DETAILS, describe
+    from ....bench.reports.report import lines
 
     wishes = _wishes(args)
     model, run = asyncio.run(_measure(args))
@@ -52,7 +52,7 @@ def _run(args: argparse.Namespace) -> int:
     for answer in [answer for answer in run.answers if not answer.is_ok][:3]:
         print(f"failed: {answer.error}")
     if args.html is not None:
-        from ....bench.page import serve_page
+        from ....bench.reports.page import serve_page
 
         save_text(args.html, serve_page(result))
     if not args.save_detailed:
@@ -215,7 +215,7 @@ def _headers(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _wishes(args: argparse.Namespace) -> Wishes:
-    from ....bench.figures import METRICS, Wishes, parse_limits
+    from ....bench.reports.figures import METRICS, Wishes, parse_limits
 
     metrics = (args.percentile_metrics or "ttft,tpot,itl").split(",")
     if unknown := [name for name in metrics if name not in METRICS]:

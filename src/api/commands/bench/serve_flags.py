@@ -190,7 +190,7 @@ def _add_body_flags(parser: argparse.ArgumentParser) -> None:
         "--chat-template-kwargs", type=_json, metavar="JSON", help="the field of this name"
     )
     group.add_argument(
-        "--request-id-prefix", default="bench-", metavar="TEXT", help="begin of X-Request-Id"
+        "--request-id-prefix", default="bench-", metavar="TEXT", help="beginning of X-Request-Id"
     )
 
 
@@ -213,8 +213,10 @@ def _add_result_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--save-detailed", action="store_true", help="also the times and texts of each request"
     )
-    group.add_argument("--result-dir", type=Path, default=Path(), metavar="PATH", help="its folder")
-    group.add_argument("--result-filename", metavar="NAME", help="its name")
+    group.add_argument(
+        "--result-dir", type=Path, default=Path(), metavar="PATH", help="folder of this file"
+    )
+    group.add_argument("--result-filename", metavar="NAME", help="name of this file")
     group.add_argument("--label", metavar="TEXT", help="name of this run in the file")
     group.add_argument(
         "--metadata", nargs="*", default=[], metavar="KEY=VALUE", help="further fields of the file"

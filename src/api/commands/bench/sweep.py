@@ -71,7 +71,9 @@ def _add_serve_flags(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="command after each run; default: empty the server's prefix cache, or start it again",
     )
-    parser.add_argument("--serve-params", metavar="JSON", help=f"sets of the server: {_SETS}")
+    parser.add_argument(
+        "--serve-params", metavar="JSON", help=f"sets of the server's flags: {_SETS}"
+    )
     parser.add_argument("--bench-params", metavar="JSON", help=f"loads, in the same form: {_SETS}")
     parser.add_argument(
         "--link-vars",
@@ -131,7 +133,9 @@ def _add_flags(parser: argparse.ArgumentParser, *, num_runs: int) -> None:
         *("-o", "--output-dir"), type=Path, default=Path("results"), metavar="PATH", help="folder"
     )
     parser.add_argument(
-        *("-e", "--experiment-name"), metavar="NAME", help="its subfolder; default: the time"
+        *("-e", "--experiment-name"),
+        metavar="NAME",
+        help="subfolder of the results; default: the time",
     )
     parser.add_argument(
         "--resume",

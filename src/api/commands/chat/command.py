@@ -18,11 +18,11 @@ from ..flags.keys import KEY_VARIABLE
 from ..flags.sampling import add_sampling_flags, sampling_options
 from ..flags.text import utf8_text
 from ..progress import ProgressDisplay
-from .partner import Partner
+from .connection.partner import Partner
+from .connection.transport import HTTPTransport
 from .prompt import make_prompt, piped_prompt
 from .session import Session
 from .talking import Chat
-from .transport import HTTPTransport
 from .view import make_view, tell
 
 
@@ -112,7 +112,7 @@ def _partner(args: argparse.Namespace) -> Iterator[Partner]:
         yield Partner(HTTPTransport(_base_url(args.url), key), args.model)
         return
     from ....assembly import build_engine
-    from .embedded import EngineTransport, running_loop
+    from .connection.embedded import EngineTransport, running_loop
 
     config = engine_config(args)
     with ProgressDisplay() as progress:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ....core.errors import TokenmillError
-from .partner import Message
+from .connection.partner import Message
 
 ROLES = ("system", "user", "assistant")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ....core.requests.sampling_params import SamplingParams
-from .partner import ContextFullError, Message, Pieces
+from .connection.partner import ContextFullError, Message, Pieces
 from .saving import read_messages, write_messages
 from .statistics import Statistics
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .partner import Piece, Usage
+from .connection.partner import Piece, Usage
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Protocol, TextIO
 
-from .partner import Piece
+from .connection.partner import Piece
 from .rendering import WordWrap, last_blocks, printable, render_markdown
 
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"

@@ -81,8 +81,8 @@ def add_parser(subparsers: Any) -> None:
                        help="file from `tokenmill simulate measure` (default: measure "
                        "first)")  # fmt: skip
     group.add_argument("--min-cache-hit-pct", type=int, default=0, metavar="N",
-                       help="this part of each random prompt is the same in all, as in vLLM's "
-                       "auto_tune.sh (default: 0)")  # fmt: skip
+                       help="this percentage of each random prompt is the same in all, as in "
+                       "vLLM's auto_tune.sh (default: 0)")  # fmt: skip
     group.add_argument("--json", action="store_true", help="print JSON")
     add_workload_flags(parser, with_rate=False)
     add_engine_flags(parser, leave_out=tuple({*SERVING, *SPECULATION, "seed"}))

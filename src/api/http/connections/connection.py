@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..errors import APIError, error_body, error_response, shutting_down
-from ..request_log import answer_stats
+from ..logs.request_log import answer_stats
 from .heads import StrictConnection
 from .room import Room
 

@@ -189,14 +189,11 @@ def _version_of(compiler: str) -> str:
 
 def _sources_of(product: Product) -> list[Path]:
     """The product's sources. Kernels come first, because they take longest to compile."""
+    rooms = ((path, path.relative_to(SOURCES).parts[0]) for path in SOURCES.rglob("*.cpp"))
     found = [
         path
-        for path in SOURCES.glob("*/*.cpp")
-        if (
-            path.parent.name in product.folders
-            if product.folders
-            else path.parent.name not in _APART
-        )
+        for path, room in rooms
+        if (room in product.folders if product.folders else room not in _APART)
     ]
     if product.is_program:  # probe.cpp is the interface of the probe library only
         found = [path for path in found if path.stem != "probe"]

@@ -50,7 +50,7 @@ class LinearCallStruct(ctypes.Structure):
 
 
 class WeightRowsStruct(ctypes.Structure):
-    """`WeightRows` of csrc/linear/packing.h."""
+    """`WeightRows` of csrc/linear/packed/packing.h."""
 
     _fields_ = (
         ("rows", _POINTER),

@@ -44,7 +44,7 @@ template <typename C>
 __device__ __forceinline__ float to_float_by_arithmetic(C code) {
   constexpr int kShift = 23 - C::kMantissa;
   const uint32_t size = code.bits & 0x7f, sign = uint32_t(code.bits & 0x80) << 24;
-  // A float with these fields is too small by the difference of the biases, also if subnormal.
+  // A float with these fields, even a subnormal one, is too small by the difference of the biases.
   const float factor = __uint_as_float(uint32_t(2 * 127 - C::kBias) << 23);
   const uint32_t value = __float_as_uint(__uint_as_float(size << kShift) * factor);
   const uint32_t special = 0x7f800000u | size << kShift;  // infinite or NaN

@@ -14,7 +14,7 @@ struct ManyRows {
   static constexpr int kTiles = D <= 128 ? 2 : 1;  // of 16 rows, per warp
   static constexpr int kRowsOfWarp = kTiles * 16;
   static constexpr int kRows = kWarps * kRowsOfWarp;
-  static constexpr int kKeys = D <= 64 ? 64 : 32;  // as many as registers allow
+  static constexpr int kKeys = D <= 64 ? 64 : 32;  // the most that registers allow
   static constexpr int kKeysOfWarp = kKeys / kWarps;  // the keys that one warp copies
   static constexpr int kSharedBytes =
       kRows * kStride<Half, D> * 2 + 2 * kKeys * kStride<C, D> * int(sizeof(C));

@@ -77,7 +77,8 @@ class Watch:
         find_lost_machine: Callable[[], tuple[Watched, str] | None] = lambda: None,
     ) -> None:
         """`wait_for_logs`: waits up to some seconds for workers to receive logs from.
-        `find_lost_machine`: called when a worker fails; a worker whose machine is lost, and how."""
+        `find_lost_machine`: called when a worker fails; returns a worker whose machine is lost,
+        and how."""
         self.failure: str | None = None
         """Why the workers were killed."""
         self._is_from_outside = False

@@ -129,7 +129,7 @@ def _largest_inner_size(text: Any) -> int:
 
 
 def check_sizes(config: Any, source: str) -> None:
-    """Raise ConfigError for a size that cannot be one, before a model is built."""
+    """Raise ConfigError for an impossible size, before a model is built."""
     text = text_config_of(config, source)
     for name in _SIZES:
         if getattr(text, name, None) is None:

@@ -12,7 +12,7 @@ class StoredWeight:
     """A tensor that is read when transformers asks for all of it, like a slice of safetensors."""
 
     def __init__(self, checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> None:
-        """`dtype`: of the result, if the tensor is packed. Others keep their own."""
+        """`dtype`: of the result, if the tensor is packed. Other tensors keep their own."""
         self._checkpoint = checkpoint
         self._name = name
         self._dtype = dtype

@@ -55,7 +55,7 @@ def read_ropes(
         _refuse_unknown(local, _KEYS)
         theta = local.number("rope_theta", theta)
         if _scaling(local) is not RopeScaling.NONE:
-            raise ConfigError(f"{local.source} has a rope_type, which is not supported there")
+            raise ConfigError(f"{local.source} has a rope_type, but layers with a window have none")
         part = full
     return _read(fields, row, part, max_positions), RopeConfig(theta=theta)
 

@@ -153,7 +153,8 @@ class Routes(Protocol):
 
     def error(self, status: int, message: str) -> object:
         """The body of an error on these paths, found by the handler or by the server: bytes, or
-        a value that is sent as JSON."""
+        a value that is sent as JSON. The server also calls it for paths that do not exist, in a
+        folder in which only this plugin has routes: "/api/pull" beside "/api/chat"."""
         ...
 
 

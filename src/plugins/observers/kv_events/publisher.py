@@ -166,7 +166,7 @@ class Publisher:
 def is_bound(endpoint: str) -> bool:
     """Whether consumers connect to the endpoint; else the publisher connects to a consumer's.
 
-    As in vLLM, except that loopback, the default, and 0.0.0.0 are bound, too.
+    The rule is vLLM's, but loopback, the default, and 0.0.0.0 are bound, too.
     """
     host = endpoint.removeprefix("tcp://").rpartition(":")[0]
     is_own = host.startswith("127.") or host in ("localhost", "0.0.0.0")

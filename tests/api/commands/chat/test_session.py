@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from tokenmill.api.commands.chat.partner import ContextFullError, Message, Piece, Pieces, Usage
+from tokenmill.api.commands.chat.connection.partner import (
+    ContextFullError,
+    Message,
+    Piece,
+    Pieces,
+    Usage,
+)
 from tokenmill.api.commands.chat.session import Session
 from tokenmill.core.errors import TokenmillError
 

@@ -10,7 +10,7 @@ import pyte
 import pytest
 
 from tokenmill.api.commands.chat import view
-from tokenmill.api.commands.chat.partner import Piece
+from tokenmill.api.commands.chat.connection.partner import Piece
 from tokenmill.api.commands.chat.rendering import WordWrap
 from tokenmill.api.commands.chat.view import TerminalView, wrapped
 

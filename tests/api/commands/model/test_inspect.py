@@ -16,8 +16,8 @@ from tests.backends.weights.gguf_writing import write_gguf
 from tokenmill.api.cli import main
 from tokenmill.backends.machine import places
 from tokenmill.backends.machine.threads import ThreadShare
-from tokenmill.backends.running import memory_need
-from tokenmill.backends.running.precision import PRICES
+from tokenmill.backends.running.parts import memory_need
+from tokenmill.backends.running.parts.precision import PRICES
 from tokenmill.backends.weights.files.safetensors_files import SafetensorsFiles
 from tokenmill.backends.weights.gguf.checkpoint import GGUFCheckpoint
 

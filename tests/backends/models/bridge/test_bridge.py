@@ -30,8 +30,8 @@ from tokenmill.backends.models.bridge.bridge import TransformersModels
 from tokenmill.backends.models.bridge.independence import check_independence
 from tokenmill.backends.models.bridge.model import BridgedModel
 from tokenmill.backends.models.opening import choose_model_impl, describe, open_model
-from tokenmill.backends.running.memory_need import weight_bytes
-from tokenmill.backends.running.model_parts import Backends, choose_spec, keeping_of
+from tokenmill.backends.running.parts.memory_need import weight_bytes
+from tokenmill.backends.running.parts.model_parts import Backends, choose_spec, keeping_of
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.plugin_host import PluginHost

@@ -9,10 +9,10 @@
 #include "decoder/decoder.h"
 #include "decoder/draft_head.h"
 #include "elementwise/elementwise.h"
-#include "linear/packing.h"
-#include "linear/rows.h"
-#include "sampling/logits.h"
+#include "linear/packed/packing.h"
+#include "linear/packed/rows.h"
 #include "ranks/ranks.h"
+#include "sampling/logits.h"
 #include "sampling/sampling.h"
 #include "threads/thread_pool.h"
 

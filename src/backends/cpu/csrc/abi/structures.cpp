@@ -4,7 +4,7 @@
 
 #include "decoder/decoder.h"
 #include "decoder/draft_head.h"
-#include "linear/packing.h"
+#include "linear/packed/packing.h"
 #include "sampling/logits.h"
 #include "sampling/sampling.h"
 

@@ -16,8 +16,8 @@
 
 namespace tokenmill {
 
-// Dimensions of attention, the same for all layers. structures.py has the same layout, also of
-// AttentionBatch and AttentionCall.
+// Dimensions of attention, the same for all layers. structures.py has the same layout, and
+// those of AttentionBatch and AttentionCall.
 struct AttentionSpec {
   int32_t num_heads;
   int32_t num_kv_heads;
@@ -55,7 +55,7 @@ struct AttentionTile {
   int32_t chunks;
 };
 
-// How one step's work is divided into parts, the same for every layer.
+// The division of one step's work into parts, the same for every layer.
 struct AttentionPlan {
   struct Cut {
     int64_t tile;

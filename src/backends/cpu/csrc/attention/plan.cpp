@@ -55,9 +55,9 @@ void add_tiles(const AttentionSpec& spec, const AttentionBatch& batch, int32_t s
   }
 }
 
-// The chunk of a tile at which a part ends. Ideally it ends at the cost `missing` after the tile's
-// begin, of the tile's total `cost`. It ends at the begin or end of the tile if one is within
-// `tolerance`, else between two chunks.
+// The chunk of a tile at which a part ends. Ideally the part gets `missing` of the tile's `cost`.
+// It ends at the begin or end of the tile if one of them is within `tolerance`, else between two
+// chunks.
 int32_t choose_chunk(const AttentionTile& tile, int64_t cost, int64_t missing, int64_t tolerance) {
   const int64_t left = cost - missing;
   if (std::min(missing, left) <= tolerance || tile.chunks == 1)

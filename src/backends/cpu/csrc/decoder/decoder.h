@@ -10,13 +10,13 @@ namespace tokenmill {
 
 // The weights of one layer. structures.py has the same layout of all structures in this file.
 struct DecoderLayer {
-  const float* input_norm;                // [hidden], as all norms but those of heads
+  const float* input_norm;                // [hidden], like all norms except those of heads
   const float* attention_output_norm;     // before the output is added to the hidden state; or null
   const float* post_attention_norm;
   const float* feed_forward_output_norm;  // before the output is added to the hidden state; or null
   const float* q_norm;                    // [head_size], or null
   const float* k_norm;
-  // [query heads * head_size]: a norm over all heads, also those of other ranks; or null
+  // [query heads * head_size]: a norm over all heads, those of other ranks included; or null
   const float* whole_q_norm;
   const float* whole_k_norm;
   const float* cos;  // [positions, rotary_size / 2], or null: q and k are not rotated

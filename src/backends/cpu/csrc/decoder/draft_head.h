@@ -7,7 +7,7 @@
 
 namespace tokenmill {
 
-// The weights of a draft head. structures.py has the same layout, also of DraftHeadStep.
+// The weights of a draft head. structures.py has the same layout, and that of DraftHeadStep.
 struct DraftHeadModel {
   int64_t hidden_size;
   int64_t intermediate_size;

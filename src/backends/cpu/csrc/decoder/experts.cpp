@@ -28,7 +28,7 @@ void choose_largest(const float* logits, int64_t size, int64_t count, int32_t* c
   std::sort(chosen, chosen + count);
 }
 
-// The softmax of the chosen logits: over them if the shares are normalized, else over all.
+// The shares: a softmax over the chosen logits if they are normalized, else over all logits.
 void compute_shares(const float* logits, const ExpertsSpec& spec, const int32_t* chosen,
                     float* shares) {
   const float largest = *std::max_element(logits, logits + spec.num_experts);

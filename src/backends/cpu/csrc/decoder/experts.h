@@ -7,8 +7,8 @@
 
 namespace tokenmill {
 
-// structures.py has the same layout, also of ExpertsSpec. The weights of an expert are null if another
-// rank computes it.
+// structures.py has the same layout, and that of ExpertsSpec. The weights of an expert are null if
+// another rank computes it.
 struct Expert {
   const PackedLinear* gate_up;  // includes the activation, unless ExpertsSpec has a limit
   const float* gate_up_bias;    // or null, as is down_bias
@@ -16,7 +16,7 @@ struct Expert {
   const float* down_bias;
 };
 
-// What the experts of all layers have in common.
+// The settings that the experts of all layers share.
 struct ExpertsSpec {
   int64_t num_experts;  // 0: layers have no experts
   int64_t num_active;   // experts that compute a token
@@ -34,7 +34,7 @@ struct ExpertsMemory {
   float* logits;     // [tokens, experts]
   int32_t* chosen;   // [tokens, active]: in ascending order
   float* shares;     // [tokens, active]
-  Element element;  // of the others
+  Element element;  // of inputs, both and inner
   uint8_t* inputs;  // [pairs, hidden], sorted by expert; later the experts' outputs
   uint8_t* both;    // [pairs, 2 * intermediate]; null without a limit
   uint8_t* inner;   // [pairs, intermediate]

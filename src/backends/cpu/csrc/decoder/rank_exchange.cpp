@@ -21,7 +21,8 @@ RankExchange::RankExchange(const DecoderModel& model, const DecoderStep& step, P
       worker_(worker),
       workers_(workers) {}
 
-// Ends a phase in which all workers wrote to the own slot, and returns once all slots may be read.
+// Ends a phase in which all workers wrote to their rank's slot, and returns once all slots may be
+// read.
 void RankExchange::meet(Phase phase) {
   clock_.finish(phase);
   meetings_.meet();
@@ -68,7 +69,7 @@ void RankExchange::norm_part(uint8_t* x, const float* weight, int64_t size, int6
   rms_norm(call, 0, 1);
 }
 
-// A slot has room for some rows, as many as a product computes at once.
+// The rows for which a slot has room, at most those that a product computes at once.
 int64_t RankExchange::rows_at_once() const {
   return std::min(meetings_.slot_floats() / model_.hidden_size, kRowsOfSlot);
 }
@@ -83,7 +84,7 @@ void RankExchange::add_up(int64_t first, int64_t rows, void* out, bool add, Phas
   meetings_.end_round();
 }
 
-// Exchanges as many rows at once as a slot has room for.
+// Exchanges rows in groups that fit into a slot.
 void RankExchange::gather_logits() {
   const int64_t* first = model_.first_logits;
   int64_t widest = 0;

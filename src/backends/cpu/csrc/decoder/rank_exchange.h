@@ -1,4 +1,4 @@
-// What the processes that compute one model together exchange within a step: partial sums, the
+// The exchanges within a step between processes that compute one model together: partial sums,
 // squares of heads, and logits.
 #pragma once
 

@@ -80,7 +80,7 @@ void clamped_gate(const ClampedGateCall& call, int64_t row_begin, int64_t row_en
 // structures.py has the same layout.
 struct RotateAndWriteCall {
   AttentionSpec spec;
-  void* q;  // heads of a token are contiguous, also in k and v; unused without norms and angles
+  void* q;  // heads of a token are contiguous, as in k and v; unused without norms and angles
   int64_t q_stride;
   const void* k;
   int64_t k_stride;

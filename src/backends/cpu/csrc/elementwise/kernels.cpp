@@ -2,7 +2,7 @@
 #include "elementwise/gates.h"
 #include "elementwise/norms.h"
 #include "elementwise/rotation.h"
-#include "linear/rows.h"
+#include "linear/packed/rows.h"
 
 namespace tokenmill {
 namespace {

@@ -49,8 +49,8 @@ float float_from_fp16(uint16_t half);
 // One row of a step, in the terms of its quantized layout (linear.h).
 struct StepRow {
   uint8_t numbers[kSuperBlock];
-  uint16_t factors[2];  // fp16 (bfloat16 of kE2M1): scale and minimum, or what multiplies the int8 ones
-  int8_t scales[16];    // by group; of kTwo, with the minima in the upper halves
+  uint16_t factors[2];  // fp16 (kE2M1: bfloat16): scale and minimum, or the factors of the int8 ones
+  int8_t scales[16];    // by group; in kTwo, the upper halves are minima
   int8_t minima[8];     // by block
 };
 

@@ -17,9 +17,9 @@ constexpr int64_t kAliasBytes = 2048;
 // Blocks whose largest input is smaller become zeros: 127 divided by it could be infinite.
 constexpr float kSmallest = 1e-30f;
 // With kInt8, a block has a rest if its largest input is this many times the average of the row's
-// blocks. In
-// SmolLM2-135M, simulated in float32, rounding inputs causes a KL divergence of 0.0019 per token
-// without rests, 0.0011 with rests above 5 times (3 % more work) and 0.0007 above 3 times (11 %).
+// blocks. In SmolLM2-135M, simulated in float32, rounding inputs causes a KL divergence of 0.0019
+// per token without rests, 0.0011 with rests above 5 times (3 % more work), 0.0007 above 3 times
+// (11 %).
 constexpr double kOutlier = 4;
 
 thread_local Scratch inputs_scratch, group_sums_scratch;
@@ -83,8 +83,8 @@ float largest_of_block(const uint16_t* x) {
 }
 
 // Rounds 32 inputs to int8: load(i) has those from i. The self-test (linear_check.cpp) rounds in the
-// same way, so each operation here matters. If an input is infinite or NaN, the scale is too, and so
-// the product.
+// same way, so each operation here matters. If an input is infinite or NaN, so are the scale
+// and the product.
 template <class Load>
 TM_INLINE void round_block(Load load, float largest, int zero, bool in_halves, InputBlock* out) {
   const bool is_zero = largest < kSmallest;

@@ -1,7 +1,7 @@
 // The inputs of a product in the form that its tiles read.
 #pragma once
 
-#include "linear/kernels.h"
+#include "linear/tiles/kernels.h"
 
 namespace tokenmill {
 
@@ -16,7 +16,7 @@ struct PreparedInputs {
 };
 
 // Prepares rows [first_row, first_row + rows) in this thread's scratch memory, which the next call
-// overwrites. What is made of a row does not depend on other rows.
+// overwrites. The prepared row does not depend on other rows.
 PreparedInputs prepare_inputs(const LinearCall& call, const TileSet& tiles, int64_t first_row,
                               int64_t rows);
 

@@ -15,19 +15,19 @@ constexpr int kLineBytes = 64;
 constexpr int kBlock = 32;        // inputs of a block
 constexpr int kSuperBlock = 256;  // inputs of a super-block
 
-// How weights are stored. A step is what a panel stores for one, two, 32 or 256 inputs.
+// The layout of stored weights. A step is the part of a panel for one, two, 32 or 256 inputs.
 //
-// Quantized numbers are integers. Of a block, each half of the panel has lines: line i has, for each
-// of its 16 rows, the bytes of inputs 4i to 4i + 3. Of smaller numbers, several lines share one line
-// in memory: lines 2i and 2i + 1 are its lower and upper nibbles (below 4 bits: lines 4i to 4i + 3,
-// two bits each). What is above the nibbles (or the two bits) follows as planes, of which one line
-// has one bit of 8 lines, or two bits of 4 lines.
+// Quantized numbers are integers. In a block, each half of the panel has lines: line i has, for
+// each of its 16 rows, the bytes of inputs 4i to 4i + 3. Smaller numbers are split. Their lowest
+// four bits are nibbles, and one line in memory has the nibbles of lines 2i and 2i + 1. (Of numbers
+// below 4 bits, one line in memory has two bits each of lines 4i to 4i + 3.) Their upper bits
+// follow as planes: one line in memory has one bit of 8 lines, or two bits of 4 lines.
 //
 // There are four quantized layouts, with variants:
 // - blocks: weight = scale * number + minimum, fp16 scale and minimum for 32 inputs;
-// - bytes: weight = scale * number, numbers of 8 bits with a sign, fp16 scale for 32 inputs. In a
-//   variant, the numbers are 4 bits that stand for one of a table (tables.h); of E2M1, the scale is
-//   bfloat16;
+// - bytes: weight = scale * number, numbers of 8 bits with a sign, fp16 scale for 32 inputs. In
+//   variants, the numbers are 4 bits that select an entry of a table (tables.h). E2M1 has bfloat16
+//   scales;
 // - super-blocks: as blocks, where scale and minimum are int8, times fp16 factors for 256 inputs;
 // - six bits: weight = scale * (number - 32), where a scale is int8 for 16 inputs, times an fp16
 //   factor for 256 inputs. Variants: three bits (number - 4); a table, and a scale for 32 inputs; two
@@ -53,11 +53,11 @@ constexpr int kNumLayouts = 14;
 enum class Element : int32_t { kF32 = 0, kBF16 = 1 };
 constexpr int64_t size_of(Element element) { return element == Element::kF32 ? 4 : 2; }
 
-// Of the gate. GELU is its approximation by tanh.
+// The gate's activation. GELU is its approximation by tanh.
 enum class Activation : int32_t { kSilu = 0, kGelu = 1 };
 
-// How a product with quantized weights takes its inputs: rounded to int8 with a scale for each 32 of a
-// row (see InputBlock), as they are, or as the sum of two such int8 numbers, which keeps 15 bits.
+// The inputs of a product with quantized weights: rounded to int8 with a scale for each 32 of a row
+// (see InputBlock), unchanged, or as the sum of two such int8 numbers, which keeps 15 bits.
 enum class InputPrecision : int32_t { kInt8 = 0, kFloat = 1, kTwoInt8 = 2 };
 
 // One weight matrix, or the first of several segments, whose outputs lie side by side. With gate_up,
@@ -91,15 +91,15 @@ struct LinearCall {
 struct Sizes {
   int64_t step_inputs;
   int64_t header_bytes;
-  int64_t scales_bytes;  // of a block: what follows the lines of both halves
-  int bits;              // that are stored of a number
-  int number_bits;       // of a number in a product, at most: 8 bits have a sign
+  int64_t scales_bytes;  // of a block's scales, which follow its lines
+  int bits;              // stored per number
+  int number_bits;       // per number in a product, at most; 8 bits have a sign
   int zero;              // the number that means 0
   int group;             // inputs that share a scale
   bool has_minimum;
 
   constexpr int64_t blocks() const { return step_inputs / kBlock; }
-  // Of a block: the lines of half a panel. Each bit of 32 inputs is a line.
+  // The lines of half a panel in a block. Each bit of 32 inputs is a line.
   constexpr int64_t half_bytes() const { return bits * kLineBytes; }
   constexpr int64_t block_bytes() const { return 2 * half_bytes() + scales_bytes; }
   constexpr int64_t step_bytes() const { return header_bytes + blocks() * block_bytes(); }

@@ -43,7 +43,7 @@ void read_logits_rows(const LogitsCall& call, int64_t begin, int64_t end) {
       const float found = largest_in(logits + block, count, &zeros);
       if (found > best) best = found, at = block;
     }
-    while (at + 1 < call.size && !(logits[at] >= best)) at++;  // stays in range, also with NaN
+    while (at + 1 < call.size && !(logits[at] >= best)) at++;  // stays in range, even with NaN
     call.best[row] = at;
     bool is_finite = true;
     for (int lane = 0; lane < TM_WIDTH; lane++) is_finite &= zeros[lane] == 0.0f;

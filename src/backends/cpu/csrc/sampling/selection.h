@@ -10,9 +10,9 @@
 
 namespace tokenmill {
 
-// Both functions find the largest value for which the measures of all values of at least that size
-// add up to `wanted` (above 0). The order of additions depends only on the values. The array of
-// values is overwritten.
+// Both functions find a bound: the largest value for which the values at or above it have measures
+// that add up to `wanted`, which is above 0. The order of additions depends only on the values. The
+// array of values is overwritten.
 
 // Selects by partitioning: linear on average, quadratic in the worst case. Returns the smallest
 // value if the measures of all values add up to less.

@@ -14,7 +14,7 @@
 #include "attention/attention.h"
 #include "decoder/decoder.h"
 #include "elementwise/elementwise.h"
-#include "linear/packing.h"
+#include "linear/packed/packing.h"
 #include "sampling/logits.h"
 #include "sampling/sampling.h"
 

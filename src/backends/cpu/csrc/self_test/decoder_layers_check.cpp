@@ -324,8 +324,8 @@ void check(const Library& library, Report& report, const Setting& setting) {
 
 }  // namespace
 
-// Checks two layers that differ, with all that a layer may have, and without it. As two stages they
-// have the same results to the last bit.
+// Checks two different layers: with all optional parts of a layer, and without them. As two stages
+// they have the same results to the last bit.
 void check_decoder_layers(const Library& library, Report& report) {
   for (const Element element : {Element::kBF16, Element::kF32}) {
     const std::string in = element == Element::kBF16 ? "" : ", in float";

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "linear/tables.h"
+#include "linear/packed/tables.h"
 #include "self_test/checks.h"
 
 namespace tokenmill {

@@ -178,7 +178,7 @@ class Pool {
   alignas(64) std::atomic<int> arrived_{0};
 };
 
-// Sets a flag during its lifetime, also if an exception ends the scope.
+// Sets a flag during its lifetime, which an exception may end.
 class Raised {
  public:
   explicit Raised(bool& flag) : flag_(flag), before_(flag) { flag = true; }

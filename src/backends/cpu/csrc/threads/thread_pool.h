@@ -6,7 +6,7 @@
 
 namespace tokenmill {
 
-// Starts `threads - 1` workers, or as many as the system allows, and ends the earlier workers.
+// Starts `threads - 1` workers, or fewer if the system refuses more, and ends the earlier workers.
 // Worker i is pinned to cpus[i] (null, or one thread: not pinned). The calling thread may belong to
 // the user's program, so it is pinned within regions only: unpinned, it would at times be given the
 // CPU of another worker, and both would wait for each other. Must not be called within a parallel

@@ -1,0 +1,91 @@
+"""`tokenmill trace`: what a running server did, as a file for a viewer of traces."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ....core.contract.trace import MAX_TRACE_SECONDS
+from ....core.errors import ConfigError, TokenmillError
+from .running_server import add_server_flags, ask
+
+_SHORTEST = 0.001
+_STDOUT = Path("-")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "trace",
+        help="write what a running server does into a file for Perfetto",
+        description="Write the steps and the requests of a running server into a file in Chrome's "
+        "trace-event format, for https://ui.perfetto.dev. The server needs --admin-key.",
+        examples=(
+            "tokenmill trace --seconds 5",
+            "tokenmill trace --seconds 30 --past -o slow.json",
+            "tokenmill trace -o - | gzip > trace.json.gz",
+        ),
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, metavar="SECONDS",
+        help="length of the trace, which begins now (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--past", action="store_true",
+        help="trace the last --seconds, which the server's step log has, instead of the next ones",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("trace.json"), metavar="PATH",
+        help="file to write; -: standard output (default: %(default)s)",
+    )  # fmt: skip
+    add_server_flags(parser)
+    parser.set_defaults(run=_run)
+
+
+class _Facts(msgspec.Struct):
+    steps: int
+    requests: int
+
+
+class _Trace(msgspec.Struct, rename="camel"):
+    other_data: _Facts
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Wait, and write the file. Raises TokenmillError."""
+    if not 0 < args.seconds <= MAX_TRACE_SECONDS:
+        raise ConfigError(f"--seconds must be above 0 and at most {MAX_TRACE_SECONDS:g}")
+    if not args.past:  # what is wrong is found before the wait
+        _fetch(args, _SHORTEST)
+        _write(args.output, b"")
+        time.sleep(args.seconds)
+    found = _fetch(args, args.seconds)
+    facts = msgspec.json.decode(found, type=_Trace).other_data
+    _write(args.output, found)
+    if args.output != _STDOUT:
+        counts = f"{facts.steps} steps and {facts.requests} requests"
+        print(f"{args.output}: {counts}; open it at https://ui.perfetto.dev")
+    return 0
+
+
+def _fetch(args: argparse.Namespace, seconds: float) -> msgspec.Raw:
+    missing = "the server has no admin key: start it with --admin-key"
+    return ask(args, f"/debug/trace?seconds={seconds:g}", msgspec.Raw, missing=missing)
+
+
+def _write(output: Path, trace: bytes | msgspec.Raw) -> None:
+    """Write the file. Without a trace, only find out whether that is possible: a file that is
+    there stays as it is."""
+    try:
+        if output == _STDOUT:
+            sys.stdout.buffer.write(trace)
+        else:
+            with output.open("wb" if trace else "ab") as file:
+                file.write(trace)
+    except OSError as error:
+        raise TokenmillError(f"{output} cannot be written: {error.strerror}") from error

@@ -1,9 +1,0 @@
-#include "linear/integer_tiles.h"
-
-namespace tokenmill {
-
-void add_tiles_of_small_groups(TileSet* sets) {
-  add_integer_tiles<Layout::kSix, Layout::kThree, Layout::kTwo>(sets);
-}
-
-}  // namespace tokenmill
