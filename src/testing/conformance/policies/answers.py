@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from ....core.contract.client import Load
 from ....core.contract.hookspecs import hookimpl
 from ....core.contract.policy import PreemptionCandidate, RequestView, StepView
 
+Listening = Generator[None, object, object]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """One call of a hook, with its answer."""
 
@@ -33,9 +35,11 @@ class PreemptListener:
     @hookimpl(wrapper=True, tryfirst=True)
     def preempt(
         self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
-    ) -> Generator[None, object, object]:
+    ) -> Listening:
         requests = tuple(candidate.request for candidate in candidates)
-        return (yield from _listen(self.answers, needy, requests))
+        return (
+            yield from listen(lambda *call: self.answers.append(Answer(*call, needy, requests)))
+        )
 
 
 class AdmitListener:
@@ -45,13 +49,12 @@ class AdmitListener:
         self.answers: list[Answer] = []
 
     @hookimpl(wrapper=True, tryfirst=True)
-    def admit(self, request: RequestView, load: Load) -> Generator[None, object, object]:
-        return (yield from _listen(self.answers, request, ()))
+    def admit(self, request: RequestView, load: Load) -> Listening:
+        return (yield from listen(lambda *call: self.answers.append(Answer(*call, request))))
 
 
-def _listen(
-    answers: list[Answer], request: RequestView, candidates: tuple[RequestView, ...]
-) -> Generator[None, object, object]:
+def listen(report: Callable[[object, Exception | None, float], None]) -> Listening:
+    """The body of a wrapper: it reports a call's answer, its exception if any, and its seconds."""
     value, caught = None, None
     started = time.perf_counter()
     try:
@@ -61,12 +64,4 @@ def _listen(
         caught = error
         raise
     finally:
-        answers.append(
-            Answer(
-                value=value,
-                error=caught,
-                seconds=time.perf_counter() - started,
-                request=request,
-                candidates=candidates,
-            )
-        )
+        report(value, caught, time.perf_counter() - started)
