@@ -9,8 +9,7 @@ from ....core.contract.hookspecs import hookimpl
 from ....core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from ....core.host.plugin_host import PluginHost
 from ....core.requests.read_only_collections import ReadOnlyList
-from ..hosting import fresh, load_host
-from ..policies.answers import Listening, listen
+from ..hosting import Listening, fresh, listen, load_host
 from .proposal_lives import MAX_DRAFT_TOKENS
 from .simulated_hidden import hidden_states_given
 from .simulated_support import SimulatedSupport
@@ -47,7 +46,7 @@ class ProposeListener:
     @hookimpl(wrapper=True, tryfirst=True)
     def propose(self, batch: ProposalBatch) -> Listening:
         asked = replace(batch, requests=tuple(map(_copied, batch.requests)))
-        return (yield from listen(lambda *call: self.calls.append(ProposeCall(asked, *call))))
+        return (yield from listen(lambda v, e, s: self.calls.append(ProposeCall(asked, v, e, s))))
 
 
 def ask(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from ....core.contract.client import Load
 from ....core.contract.hookspecs import hookimpl
 from ....core.contract.policy import PreemptionCandidate, RequestView, StepView
-
-Listening = Generator[None, object, object]
+from ..hosting import Listening, listen
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class PreemptListener:
     ) -> Listening:
         requests = tuple(candidate.request for candidate in candidates)
         return (
-            yield from listen(lambda *call: self.answers.append(Answer(*call, needy, requests)))
+            yield from listen(lambda v, e, s: self.answers.append(Answer(v, e, s, needy, requests)))
         )
 
 
@@ -50,18 +47,4 @@ class AdmitListener:
 
     @hookimpl(wrapper=True, tryfirst=True)
     def admit(self, request: RequestView, load: Load) -> Listening:
-        return (yield from listen(lambda *call: self.answers.append(Answer(*call, request))))
-
-
-def listen(report: Callable[[object, Exception | None, float], None]) -> Listening:
-    """The body of a wrapper: it reports a call's answer, its exception if any, and its seconds."""
-    value, caught = None, None
-    started = time.perf_counter()
-    try:
-        value = yield
-        return value
-    except Exception as error:
-        caught = error
-        raise
-    finally:
-        report(value, caught, time.perf_counter() - started)
+        return (yield from listen(lambda v, e, s: self.answers.append(Answer(v, e, s, request))))
