@@ -108,7 +108,8 @@ ENDED = "ended"
 
 
 class ProgressFile:
-    """A pytest plugin. The file has the id of the current test; "" before the first one."""
+    """A pytest plugin: the parent process can name the test if this process dies. The file has the
+    id of the current test; "" before the first one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

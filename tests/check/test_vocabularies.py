@@ -15,8 +15,8 @@ from transformers import AutoTokenizer
 from transformers.models.qwen3_5.tokenization_qwen3_5 import Qwen3_5Tokenizer
 
 from tokenmill.backends.text.load import load_tokenizer
-from tokenmill.backends.weights.gguf.checkpoint import stop_token_ids
 from tokenmill.backends.weights.gguf.file import read_gguf_metadata
+from tokenmill.backends.weights.gguf.stop_tokens import stop_token_ids
 from tokenmill.core.errors import ConfigError
 
 from .llama_cpp import VERSION_FILE, llama_cpp_source

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.api.commands.plugins.command import run_check
+from tokenmill.api.commands.plugins.check import run_check
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.events import Stopping
 from tokenmill.core.host.listing import describe_plugin, discover_plugins

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from tokenmill.api.commands.plugins.command import run_check
+from tokenmill.api.commands.plugins.check import run_check
 from tokenmill.core.contract.events import Planned
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.providers.speculation import Draft, ProposalBatch
@@ -95,7 +95,7 @@ def test_a_plugins_file_that_cannot_be_read_is_a_usage_error(
 
 
 def test_without_pytest_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenmill.api.commands.plugins.command.find_spec", lambda name: None)
+    monkeypatch.setattr("tokenmill.api.commands.plugins.check.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install pytest"):
         run_check("fcfs")
 

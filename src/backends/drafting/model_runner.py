@@ -176,7 +176,12 @@ BlockTable = npt.NDArray[np.int32]
 
 
 class DraftValidity:
-    """Counts the valid slots of each block, on the device and the host, from its first slot on."""
+    """Counts the valid slots of each block, on the device and the host, from its first slot on.
+
+    The target computes every token, the draft model only tokens of requests that speculate. So a
+    block from the prefix cache, or one swapped in from the host, may lack the draft model's
+    content.
+    """
 
     def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
         self._block_size = block_size

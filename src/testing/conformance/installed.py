@@ -146,7 +146,8 @@ def _simulated_model(provider: Provider) -> Table:
 def sandboxed(options: type, given: Mapping[str, object], folder: Path) -> dict[str, object]:
     """The given options with every path moved into `folder`, default values included.
 
-    An existing file is copied, so that it can be read. `options` is the provider's dataclass.
+    So a check does not write to them. An existing file is copied, so that it can be read. `options`
+    is the provider's dataclass.
     """
     values = {f.name: f.default for f in fields(options) if f.default is not MISSING}
     values |= {key.replace("-", "_"): value for key, value in given.items()}

@@ -174,6 +174,7 @@ def _message(document: Any) -> str:
     return " ".join(str(error).split())
 
 
+# The parts of OpenAI's answers that a chat reads; servers may send more.
 class Delta(msgspec.Struct):
     content: str | None = None
     reasoning: str | None = None

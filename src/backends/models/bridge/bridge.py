@@ -223,7 +223,8 @@ _LENGTH = 4
 def check_independence(model: BridgedModel, source: str) -> None:
     """Raise ConfigError if hidden states change with tokens that attention cannot see.
 
-    Attention is switched off, so a token must give the same result with any other tokens.
+    Convolutions and recurrent states mix the sequences of a flat batch, without any error. Here
+    attention is switched off, so a token must give the same result with any other tokens.
     """
     device = model.embedding.device
     tokens_t = torch.arange(1, 1 + _LENGTH, device=device) % model.config.vocab_size

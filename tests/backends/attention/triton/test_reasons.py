@@ -14,7 +14,7 @@ import torch
 from tests.backends.attention.steps import GPU_SPEC
 from tokenmill.backends.attention.triton.backend import TritonAttention
 
-REASONS = "tokenmill.backends.attention.triton.backend"
+REASONS = "tokenmill.backends.attention.triton.reasons"
 
 
 @pytest.fixture(autouse=True)

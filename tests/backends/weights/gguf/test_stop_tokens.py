@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.backends.weights.gguf.checkpoint import stop_token_ids
+from tokenmill.backends.weights.gguf.stop_tokens import stop_token_ids
 
 NORMAL, CONTROL = 1, 3
 
