@@ -71,4 +71,4 @@ from .core.interfaces import Computation as Computation
 from .core.interfaces import Executor as Executor
 from .core.interfaces import Pending as Pending
 
-__all__ = sorted(name for name in globals() if not name.startswith("_"))
+__all__ = sorted(name for name in globals() if name[0].isalpha())

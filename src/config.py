@@ -6,4 +6,4 @@ from .core.settings.compilation import CompilationLevel as CompilationLevel
 from .core.settings.compilation import CompilationMode as CompilationMode
 from .core.settings.compilation import CUDAGraphMode as CUDAGraphMode
 
-__all__ = sorted(name for name in globals() if not name.startswith("_"))
+__all__ = sorted(name for name in globals() if name[0].isalpha())

@@ -95,4 +95,4 @@ from .core.rate_bucket import RateBucket as RateBucket
 from .core.requests.grammar import Grammar as Grammar
 from .core.requests.request_options import RequestOptions as RequestOptions
 
-__all__ = sorted(name for name in globals() if not name.startswith("_"))
+__all__ = sorted(name for name in globals() if name[0].isalpha())
