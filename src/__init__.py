@@ -13,78 +13,43 @@ if __name__ != "tokenmill":
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .version import __version__
+from .version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from .api.app import create_app
-    from .api.serving.context import ServerSettings
-    from .assembly import AsyncEngine
-    from .core.config import EngineConfig
-    from .core.contract.hookspecs import HOOK_API, hookimpl
-    from .core.errors import (
-        ConfigError,
-        EngineStoppedError,
-        InvalidRequestError,
-        OverloadedError,
-        PluginError,
-        RateLimitedError,
-        RequestFailedError,
-        TokenmillError,
-        WrongContextError,
-    )
-    from .core.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
-    from .core.plan import TokenLogprobs
-    from .core.requests.grammar import Grammar, GrammarKind
-    from .core.requests.pooling import Pooling, PoolingParams
-    from .core.requests.request_options import RequestOptions
-    from .core.requests.sampling_params import OutputKind, SamplingParams
-    from .llm import LLM
-    from .pooling_outputs import (
-        EmbeddingOutput,
-        EmbeddingRequestOutput,
-        PoolingOutput,
-        PoolingRequestOutput,
-        ScoringOutput,
-        ScoringRequestOutput,
-    )
-
-__all__ = [
-    "HOOK_API",
-    "LLM",
-    "AsyncEngine",
-    "CompletionOutput",
-    "ConfigError",
-    "EmbeddingOutput",
-    "EmbeddingRequestOutput",
-    "EngineConfig",
-    "EngineStoppedError",
-    "FinishReason",
-    "Grammar",
-    "GrammarKind",
-    "InvalidRequestError",
-    "OutputKind",
-    "OverloadedError",
-    "PluginError",
-    "Pooling",
-    "PoolingOutput",
-    "PoolingParams",
-    "PoolingRequestOutput",
-    "RateLimitedError",
-    "RequestFailedError",
-    "RequestMetrics",
-    "RequestOptions",
-    "RequestOutput",
-    "SamplingParams",
-    "ScoringOutput",
-    "ScoringRequestOutput",
-    "ServerSettings",
-    "TokenLogprobs",
-    "TokenmillError",
-    "WrongContextError",
-    "__version__",
-    "create_app",
-    "hookimpl",
-]
+    from .api.app import create_app as create_app
+    from .api.serving.context import ServerSettings as ServerSettings
+    from .assembly import AsyncEngine as AsyncEngine
+    from .core.config import EngineConfig as EngineConfig
+    from .core.contract.hookspecs import HOOK_API as HOOK_API
+    from .core.contract.hookspecs import hookimpl as hookimpl
+    from .core.errors import ConfigError as ConfigError
+    from .core.errors import EngineStoppedError as EngineStoppedError
+    from .core.errors import InvalidRequestError as InvalidRequestError
+    from .core.errors import OverloadedError as OverloadedError
+    from .core.errors import PluginError as PluginError
+    from .core.errors import RateLimitedError as RateLimitedError
+    from .core.errors import RequestFailedError as RequestFailedError
+    from .core.errors import TokenmillError as TokenmillError
+    from .core.errors import WrongContextError as WrongContextError
+    from .core.outputs import CompletionOutput as CompletionOutput
+    from .core.outputs import FinishReason as FinishReason
+    from .core.outputs import RequestMetrics as RequestMetrics
+    from .core.outputs import RequestOutput as RequestOutput
+    from .core.plan import TokenLogprobs as TokenLogprobs
+    from .core.requests.grammar import Grammar as Grammar
+    from .core.requests.grammar import GrammarKind as GrammarKind
+    from .core.requests.pooling import Pooling as Pooling
+    from .core.requests.pooling import PoolingParams as PoolingParams
+    from .core.requests.request_options import RequestOptions as RequestOptions
+    from .core.requests.sampling_params import OutputKind as OutputKind
+    from .core.requests.sampling_params import SamplingParams as SamplingParams
+    from .llm import LLM as LLM
+    from .pooling_outputs import EmbeddingOutput as EmbeddingOutput
+    from .pooling_outputs import EmbeddingRequestOutput as EmbeddingRequestOutput
+    from .pooling_outputs import PoolingOutput as PoolingOutput
+    from .pooling_outputs import PoolingRequestOutput as PoolingRequestOutput
+    from .pooling_outputs import ScoringOutput as ScoringOutput
+    from .pooling_outputs import ScoringRequestOutput as ScoringRequestOutput
 
 _NAMES = {
     "api.app": "create_app",
@@ -111,6 +76,8 @@ _NAMES = {
 """Names by their modules, which are imported when a name is asked for: `import tokenmill` is fast,
 and a plugin or `--help` needs no torch and no HTTP."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted((*_HOMES, "__version__"))
 
 
 def __getattr__(name: str) -> Any:

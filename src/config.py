@@ -1,19 +1,9 @@
 """Settings for programs: `from tokenmill.config import CompilationConfig, CompilationLevel`."""
 
-from __future__ import annotations
+from .core.config import EngineConfig as EngineConfig
+from .core.settings.compilation import CompilationConfig as CompilationConfig
+from .core.settings.compilation import CompilationLevel as CompilationLevel
+from .core.settings.compilation import CompilationMode as CompilationMode
+from .core.settings.compilation import CUDAGraphMode as CUDAGraphMode
 
-from .core.config import EngineConfig
-from .core.settings.compilation import (
-    CompilationConfig,
-    CompilationLevel,
-    CompilationMode,
-    CUDAGraphMode,
-)
-
-__all__ = [
-    "CUDAGraphMode",
-    "CompilationConfig",
-    "CompilationLevel",
-    "CompilationMode",
-    "EngineConfig",
-]
+__all__ = sorted(name for name in globals() if name[0].isalpha())

@@ -3,187 +3,96 @@
 Plugins that compute with tensors also use `tokenmill.compute`.
 """
 
-from __future__ import annotations
+from .core import kinds as kinds
+from .core.contract.client import EngineClient as EngineClient
+from .core.contract.client import Load as Load
+from .core.contract.events import Admitted as Admitted
+from .core.contract.events import Finished as Finished
+from .core.contract.events import FinishedRequest as FinishedRequest
+from .core.contract.events import Planned as Planned
+from .core.contract.events import PluginFailed as PluginFailed
+from .core.contract.events import Preempted as Preempted
+from .core.contract.events import PrefixCacheChanged as PrefixCacheChanged
+from .core.contract.events import Refused as Refused
+from .core.contract.events import RemovedBlock as RemovedBlock
+from .core.contract.events import Started as Started
+from .core.contract.events import StepDone as StepDone
+from .core.contract.events import Stopping as Stopping
+from .core.contract.events import StoredBlock as StoredBlock
+from .core.contract.hookspecs import HOOK_API as HOOK_API
+from .core.contract.hookspecs import hookimpl as hookimpl
+from .core.contract.metrics import PluginMetrics as PluginMetrics
+from .core.contract.parsing.answer_parsers import Parsing as Parsing
+from .core.contract.parsing.answer_parsers import ReasoningParser as ReasoningParser
+from .core.contract.parsing.answer_parsers import ToolCallParser as ToolCallParser
+from .core.contract.parsing.answer_text import AnswerText as AnswerText
+from .core.contract.parsing.answer_text import BracketScanner as BracketScanner
+from .core.contract.parsing.answer_text import content_before as content_before
+from .core.contract.parsing.answer_text import find as find
+from .core.contract.parsing.answer_text import rest_as_content as rest_as_content
+from .core.contract.parsing.answer_text import skip_space as skip_space
+from .core.contract.parsing.answer_text import take_end as take_end
+from .core.contract.parsing.answer_text import take_next as take_next
+from .core.contract.parsing.answers import CallSyntax as CallSyntax
+from .core.contract.parsing.answers import ContentDelta as ContentDelta
+from .core.contract.parsing.answers import Delta as Delta
+from .core.contract.parsing.answers import ParsedAnswer as ParsedAnswer
+from .core.contract.parsing.answers import ReasoningDelta as ReasoningDelta
+from .core.contract.parsing.answers import ToolCall as ToolCall
+from .core.contract.parsing.answers import ToolCallDelta as ToolCallDelta
+from .core.contract.parsing.answers import ToolDefinition as ToolDefinition
+from .core.contract.parsing.answers import collect as collect
+from .core.contract.parsing.argument_values import argument_value as argument_value
+from .core.contract.parsing.enclosed_calls import enclosed_calls as enclosed_calls
+from .core.contract.parsing.json_calls import json_arguments as json_arguments
+from .core.contract.parsing.json_calls import json_call as json_call
+from .core.contract.parsing.json_calls import whole_call as whole_call
+from .core.contract.policy import PreemptionCandidate as PreemptionCandidate
+from .core.contract.policy import Refusal as Refusal
+from .core.contract.policy import RequestView as RequestView
+from .core.contract.policy import SchedulingPolicy as SchedulingPolicy
+from .core.contract.policy import StepView as StepView
+from .core.contract.policy import Victim as Victim
+from .core.contract.providers.draft_length import DraftedStep as DraftedStep
+from .core.contract.providers.draft_length import DraftLengthPolicy as DraftLengthPolicy
+from .core.contract.providers.draft_length import DraftOutcome as DraftOutcome
+from .core.contract.providers.http_routes import ChatAnswer as ChatAnswer
+from .core.contract.providers.http_routes import ChatEnd as ChatEnd
+from .core.contract.providers.http_routes import Route as Route
+from .core.contract.providers.http_routes import RouteAnswer as RouteAnswer
+from .core.contract.providers.http_routes import RouteCall as RouteCall
+from .core.contract.providers.http_routes import RouteChat as RouteChat
+from .core.contract.providers.http_routes import Routes as Routes
+from .core.contract.providers.http_routes import RouteStream as RouteStream
+from .core.contract.providers.http_routes import ServedModel as ServedModel
+from .core.contract.providers.routing import ReplicaView as ReplicaView
+from .core.contract.providers.routing import RoutedRequest as RoutedRequest
+from .core.contract.providers.routing import Router as Router
+from .core.contract.providers.routing import least_loaded as least_loaded
+from .core.contract.providers.speculation import Draft as Draft
+from .core.contract.providers.speculation import DraftModel as DraftModel
+from .core.contract.providers.speculation import ProposalBatch as ProposalBatch
+from .core.contract.providers.speculation import ProposalRequest as ProposalRequest
+from .core.contract.providers.speculation import SpeculationLimits as SpeculationLimits
+from .core.contract.providers.speculation import SpeculationSupport as SpeculationSupport
+from .core.contract.providers.speculation import Speculator as Speculator
+from .core.contract.providers.transforming import AnswerTransform as AnswerTransform
+from .core.contract.providers.transforming import RequestText as RequestText
+from .core.contract.providers.transforming import Transform as Transform
+from .core.contract.providers.transforming import Transformed as Transformed
+from .core.contract.registry import PluginContext as PluginContext
+from .core.contract.registry import Registry as Registry
+from .core.contract.registry import Replica as Replica
+from .core.errors import ConfigError as ConfigError
+from .core.errors import InvalidRequestError as InvalidRequestError
+from .core.errors import PluginError as PluginError
+from .core.interfaces import ChatFormat as ChatFormat
+from .core.interfaces import ModelInfo as ModelInfo
+from .core.interfaces import Tokenizer as Tokenizer
+from .core.log import get_logger as get_logger
+from .core.outputs import FinishReason as FinishReason
+from .core.rate_bucket import RateBucket as RateBucket
+from .core.requests.grammar import Grammar as Grammar
+from .core.requests.request_options import RequestOptions as RequestOptions
 
-from .core import kinds
-from .core.contract.client import EngineClient, Load
-from .core.contract.events import (
-    Admitted,
-    Finished,
-    FinishedRequest,
-    Planned,
-    PluginFailed,
-    Preempted,
-    PrefixCacheChanged,
-    Refused,
-    RemovedBlock,
-    Started,
-    StepDone,
-    Stopping,
-    StoredBlock,
-)
-from .core.contract.hookspecs import HOOK_API, hookimpl
-from .core.contract.metrics import PluginMetrics
-from .core.contract.parsing.answer_parsers import Parsing, ReasoningParser, ToolCallParser
-from .core.contract.parsing.answer_text import (
-    AnswerText,
-    BracketScanner,
-    content_before,
-    find,
-    rest_as_content,
-    skip_space,
-    take_end,
-    take_next,
-)
-from .core.contract.parsing.answers import (
-    CallSyntax,
-    ContentDelta,
-    Delta,
-    ParsedAnswer,
-    ReasoningDelta,
-    ToolCall,
-    ToolCallDelta,
-    ToolDefinition,
-    collect,
-)
-from .core.contract.parsing.argument_values import argument_value
-from .core.contract.parsing.enclosed_calls import enclosed_calls
-from .core.contract.parsing.json_calls import json_arguments, json_call, whole_call
-from .core.contract.policy import (
-    PreemptionCandidate,
-    Refusal,
-    RequestView,
-    SchedulingPolicy,
-    StepView,
-    Victim,
-)
-from .core.contract.providers.draft_length import DraftedStep, DraftLengthPolicy, DraftOutcome
-from .core.contract.providers.http_routes import (
-    ChatAnswer,
-    ChatEnd,
-    Route,
-    RouteAnswer,
-    RouteCall,
-    RouteChat,
-    Routes,
-    RouteStream,
-    ServedModel,
-)
-from .core.contract.providers.routing import ReplicaView, RoutedRequest, Router, least_loaded
-from .core.contract.providers.speculation import (
-    Draft,
-    DraftModel,
-    ProposalBatch,
-    ProposalRequest,
-    SpeculationLimits,
-    SpeculationSupport,
-    Speculator,
-)
-from .core.contract.providers.transforming import (
-    AnswerTransform,
-    RequestText,
-    Transform,
-    Transformed,
-)
-from .core.contract.registry import PluginContext, Registry, Replica
-from .core.errors import ConfigError, InvalidRequestError, PluginError
-from .core.interfaces import ChatFormat, ModelInfo, Tokenizer
-from .core.log import get_logger
-from .core.outputs import FinishReason
-from .core.rate_bucket import RateBucket
-from .core.requests.grammar import Grammar
-from .core.requests.request_options import RequestOptions
-
-__all__ = [
-    "HOOK_API",
-    "Admitted",
-    "AnswerText",
-    "AnswerTransform",
-    "BracketScanner",
-    "CallSyntax",
-    "ChatAnswer",
-    "ChatEnd",
-    "ChatFormat",
-    "ConfigError",
-    "ContentDelta",
-    "Delta",
-    "Draft",
-    "DraftLengthPolicy",
-    "DraftModel",
-    "DraftOutcome",
-    "DraftedStep",
-    "EngineClient",
-    "FinishReason",
-    "Finished",
-    "FinishedRequest",
-    "Grammar",
-    "InvalidRequestError",
-    "Load",
-    "ModelInfo",
-    "ParsedAnswer",
-    "Parsing",
-    "Planned",
-    "PluginContext",
-    "PluginError",
-    "PluginFailed",
-    "PluginMetrics",
-    "Preempted",
-    "PreemptionCandidate",
-    "PrefixCacheChanged",
-    "ProposalBatch",
-    "ProposalRequest",
-    "RateBucket",
-    "ReasoningDelta",
-    "ReasoningParser",
-    "Refusal",
-    "Refused",
-    "Registry",
-    "RemovedBlock",
-    "Replica",
-    "ReplicaView",
-    "RequestOptions",
-    "RequestText",
-    "RequestView",
-    "Route",
-    "RouteAnswer",
-    "RouteCall",
-    "RouteChat",
-    "RouteStream",
-    "RoutedRequest",
-    "Router",
-    "Routes",
-    "SchedulingPolicy",
-    "ServedModel",
-    "SpeculationLimits",
-    "SpeculationSupport",
-    "Speculator",
-    "Started",
-    "StepDone",
-    "StepView",
-    "Stopping",
-    "StoredBlock",
-    "Tokenizer",
-    "ToolCall",
-    "ToolCallDelta",
-    "ToolCallParser",
-    "ToolDefinition",
-    "Transform",
-    "Transformed",
-    "Victim",
-    "argument_value",
-    "collect",
-    "content_before",
-    "enclosed_calls",
-    "find",
-    "get_logger",
-    "hookimpl",
-    "json_arguments",
-    "json_call",
-    "kinds",
-    "least_loaded",
-    "rest_as_content",
-    "skip_space",
-    "take_end",
-    "take_next",
-    "whole_call",
-]
+__all__ = sorted(name for name in globals() if name[0].isalpha())

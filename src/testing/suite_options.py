@@ -12,7 +12,6 @@ from ..core.errors import TokenmillError
 from ..core.host.plugins_file import read_settings
 from ..core.kinds import KINDS
 from .conformance.installed import LoadedPlugin, Subject, find_plugin
-from .progress_file import ProgressFile
 from .suite import add_tests
 from .time_limit import DEFAULT_SECONDS, TimeLimit
 
@@ -102,3 +101,23 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
 @pytest.fixture
 def plugin_name(pytestconfig: pytest.Config) -> str:
     return pytestconfig.stash[_NAME]
+
+
+ENDED = "ended"
+"""The content of the file after a run that came to its end."""
+
+
+class ProgressFile:
+    """A pytest plugin: the parent process can name the test if this process dies. The file has the
+    id of the current test; "" before the first one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._path.write_text(nodeid)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        self._path.write_text(ENDED)

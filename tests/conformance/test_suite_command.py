@@ -23,7 +23,7 @@ from tokenmill.core.host.calling import guard
 from tokenmill.testing.conformance import hosting
 from tokenmill.testing.conformance.engine import checks
 from tokenmill.testing.conformance.engine.workload import AMPLE
-from tokenmill.testing.conformance.sandbox import sandboxed
+from tokenmill.testing.conformance.installed import sandboxed
 
 from .wrong.packages import install_wrong_packages
 

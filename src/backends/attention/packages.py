@@ -11,10 +11,28 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any, Protocol
 
 
 class PackageError(Exception):
     """Why a package cannot be used, in one line."""
+
+
+class Source(Protocol):
+    """A package, or a library of operators."""
+
+    def reason_if_missing(self) -> str | None: ...
+
+    def load(self) -> Any: ...
+
+
+def reason_against(source: Source) -> str | None:
+    """Load a source; return the reason why that failed, or None."""
+    try:
+        source.load()
+    except PackageError as error:
+        return str(error)
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +59,6 @@ class Package:
             return importlib.import_module(self.module)
         except Exception as error:  # a package may fail in any way when it is imported
             raise PackageError(f"{self.module} cannot be imported: {describe(error)}") from error
-
-    def reason(self) -> str | None:
-        """Import the module; return the reason why that failed, or None."""
-        try:
-            self.load()
-        except PackageError as error:
-            return str(error)
-        return None
 
 
 def describe(error: Exception) -> str:

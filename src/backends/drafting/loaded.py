@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from ...core.contract.providers.speculation import Draft, ProposalBatch
 from ...core.log import get_logger
@@ -12,9 +11,7 @@ from ..linear.base import Embedding
 from ..models.draft_head import DraftHead
 from ..models.draft_head_files import DraftHeadFiles
 from ..running.parts.model_parts import ModelParts
-from ..running.runner import LayeredModel
-from ..sampling.ops import SamplingOps
-from ..state.request_state import RequestState
+from ..running.runner import LayeredModel, ModelRunner
 from ..weights.checkpoint import Checkpoint
 from ..weights.draft_vocabulary import read_draft_vocabulary
 from .head_runner import DraftHeadRunner, HeadModel, TorchHead
@@ -22,21 +19,6 @@ from .model_runner import DraftParts, DraftRunner
 from .passes import DraftPasses
 
 log = get_logger("speculation")
-
-
-class RunningTarget(Protocol):
-    """The part of the target's ModelRunner that a draft model uses."""
-
-    @property
-    def states(self) -> Mapping[str, RequestState]:
-        """A live view of the states, by `engine_id`."""
-        ...
-
-    @property
-    def embedding(self) -> Embedding: ...
-
-    @property
-    def sampling(self) -> SamplingOps: ...
 
 
 class DraftModelElsewhere:
@@ -75,7 +57,7 @@ class LoadedDraftModel:
         """The draft model's share of one block of the KV cache."""
         return self._parts.bytes_per_block
 
-    def start(self, num_blocks: int, num_host_blocks: int, target: RunningTarget) -> DraftRunner:
+    def start(self, num_blocks: int, num_host_blocks: int, target: ModelRunner) -> DraftRunner:
         """Allocate the draft model's KV cache. The returned runner must see every plan."""
         parts, decoder = self._parts, self._parts.decoder
         cache = parts.allocate_cache(num_blocks, num_host_blocks)
@@ -132,7 +114,7 @@ class LoadedDraftHead:
     def name(self) -> str:
         return self._files.name
 
-    def start(self, num_blocks: int, num_host_blocks: int, target: RunningTarget) -> None:
+    def start(self, num_blocks: int, num_host_blocks: int, target: ModelRunner) -> None:
         """Take the target's embedding, states and sampling operations. Blocks are not used."""
         config = self._files.config
         passes = DraftPasses(

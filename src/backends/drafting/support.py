@@ -21,10 +21,11 @@ from ...core.log import get_logger
 from ..models.draft_head_files import DraftHeadFiles, is_draft_head
 from ..models.opening import in_float16, open_as_stored
 from ..running.parts.model_parts import Backends, choose_spec, linear_spec, load_parts
+from ..running.runner import ModelRunner
 from ..text.load import load_tokenizer
 from ..weights.checkpoint import Checkpoint
 from ..weights.hub.location import locate_model
-from .loaded import DraftModelElsewhere, LoadedDraftHead, LoadedDraftModel, RunningTarget
+from .loaded import DraftModelElsewhere, LoadedDraftHead, LoadedDraftModel
 from .model_runner import DraftRunner
 
 log = get_logger("speculation")
@@ -125,7 +126,7 @@ class DraftSupport:
         return num_copies * num_rows * self.vocab_size * float_bytes
 
     def start(
-        self, num_blocks: int, num_host_blocks: int, target: RunningTarget
+        self, num_blocks: int, num_host_blocks: int, target: ModelRunner
     ) -> DraftRunner | None:
         """Start the draft model with its share of the KV cache. Returns the runner that must see
         every plan; None if there is no draft model, or it needs no plans."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ..config import EngineConfig
@@ -16,7 +15,7 @@ from ..contract.policy import SchedulingPolicy
 from ..contract.provider_options import FOUND
 from ..contract.providers.draft_length import DraftLengthPolicy
 from ..contract.providers.speculation import Speculator
-from ..contract.registry import ONLY_REPLICA, PluginContext, Provider, Replica
+from ..contract.registry import ONLY_REPLICA, PluginContext, Replica
 from ..errors import ConfigError, PluginError
 from ..kinds import (
     DRAFT_LENGTH,
@@ -33,7 +32,7 @@ from .choice import choose
 from .hook_checks import SLOT_HOOKS, marked_names
 from .logits_processors import FoundProcessor
 from .plugin_set import PluginSet
-from .plugins_file import NamedSetting, settings_of
+from .plugins_file import settings_of
 
 log = get_logger("plugins")
 
@@ -152,7 +151,9 @@ def _build_watchers(
         own = metrics.setdefault(provider.source, PluginMetrics(prefix))
         context = PluginContext(config=config, metrics=own, replica=replica)
         try:
-            _build_watcher(plugins, provider, context)
+            watcher = plugins.build(provider, context)
+            if watcher is not None:
+                plugins.register(provider, watcher)
         except PluginError as error:
             plugins.fail(provider.source.plugin, str(error))
             plugins.refuse_failures()
@@ -163,27 +164,7 @@ def _build_watchers(
 
 def build_logits_processors(plugins: PluginSet) -> dict[str, FoundProcessor]:
     """Build the classes of all logits processors of loaded plugins. Raises PluginError."""
-    found = {}
-    for provider in plugins.registry.providers(LOGITS_PROCESSOR.name):
-        setting = _setting(plugins, provider)
-        built = plugins.registry.build(
-            provider.kind, provider.name, setting.options, where=setting.origin
-        )
-        found[provider.name] = FoundProcessor(built, provider.source)
-    return found
-
-
-def _build_watcher(plugins: PluginSet, provider: Provider, context: PluginContext) -> None:
-    setting = _setting(plugins, provider)
-    watcher = plugins.registry.build(
-        provider.kind, provider.name, setting.options, context=context, where=setting.origin
-    )
-    if watcher is not None:
-        plugins.register(provider, watcher)
-
-
-def _setting(plugins: PluginSet, provider: Provider) -> NamedSetting:
-    return plugins.settings.named.get(
-        (provider.kind, provider.name),
-        NamedSetting(options=MappingProxyType({}), origin=f"[{provider.kind}.{provider.name}]"),
-    )
+    return {
+        provider.name: FoundProcessor(built, provider.source)
+        for provider, built in plugins.build_all(LOGITS_PROCESSOR.name)
+    }

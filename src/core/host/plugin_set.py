@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from traceback import format_exception
 from typing import Any
 
 from ..config import EngineConfig
 from ..contract.plugin_info import PluginInfo, PluginState, Source, normalize
-from ..contract.registry import Provider, Registry, label
+from ..contract.registry import PluginContext, Provider, Registry, label
 from ..contract.start_calls import START_CALLS
 from ..errors import CONTAINED, PluginError, describe
 from ..wording.suggest import did_you_mean, listed
@@ -139,10 +139,15 @@ class PluginSet:
     def build_all(self, kind: str) -> Iterator[tuple[Provider, Any]]:
         """Every provider of a kind, built with the options of its own table. Raises PluginError."""
         for provider in self.registry.providers(kind):
-            setting = self.settings.named.get((kind, provider.name))
-            options = setting.options if setting else {}
-            where = setting.origin if setting else f"[{kind}.{provider.name}]"
-            yield provider, self.registry.build(kind, provider.name, options, where=where)
+            yield provider, self.build(provider)
+
+    def build(self, provider: Provider, context: PluginContext | None = None) -> Any:
+        """A provider of no slot, built with the options of its own table. Raises PluginError."""
+        kind, name = provider.kind, provider.name
+        setting = self.settings.named.get((kind, name))
+        options = setting.options if setting else {}
+        where = setting.origin if setting else f"[{kind}.{name}]"
+        return self.registry.build(kind, name, options, context=context, where=where)
 
     def register(self, provider: Provider, built: object, *, fills: str | None = None) -> None:
         """Register the hooks of the object that a provider's factory returned. Raises PluginError.
@@ -177,10 +182,7 @@ class PluginSet:
         return (
             *(self._info(p.source, "enabled", chosen, p.objects) for p in self.loaded.values()),
             *(
-                replace(
-                    self._info(one.source, "failed", chosen, error=one.message),
-                    traceback=one.traceback,
-                )
+                self._info(one.source, "failed", chosen, error=one.message, traceback=one.traceback)
                 for one in self.failed.values()
             ),
             *(
@@ -237,6 +239,7 @@ class PluginSet:
         chosen: Mapping[str, str],
         objects: list[object] | None = None,
         error: str | None = None,
+        traceback: str = "",
     ) -> PluginInfo:
         providers = self.registry.providers(plugin=source.plugin)
         return PluginInfo(
@@ -248,6 +251,7 @@ class PluginSet:
             chosen=tuple(str(p) for p in providers if p.name in _names(chosen.get(p.kind, p.name))),
             hooks=self._hooks(providers, objects or []),
             error=error,
+            traceback=traceback,
         )
 
     def _hooks(self, providers: tuple[Provider, ...], objects: list[object]) -> tuple[str, ...]:

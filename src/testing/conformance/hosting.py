@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import time
 from collections import Counter
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from ...core.config import EngineConfig
@@ -50,6 +52,23 @@ class FailureWatch:
         """The failures in these hooks, or in all hooks, one per line; empty if there are none."""
         found = {(e.hook, e.error): e.count for e in self.events if not hooks or e.hook in hooks}
         return "\n".join(f"{hook}: {error} ({n} times)" for (hook, error), n in found.items())
+
+
+Listening = Generator[None, object, object]
+
+
+def listen(report: Callable[[object, Exception | None, float], None]) -> Listening:
+    """The body of a wrapper: it reports a call's answer, its exception if any, and its seconds."""
+    value, caught = None, None
+    started = time.perf_counter()
+    try:
+        value = yield
+        return value
+    except Exception as error:
+        caught = error
+        raise
+    finally:
+        report(value, caught, time.perf_counter() - started)
 
 
 def fresh(given: object) -> object:

@@ -35,12 +35,15 @@ def checks_of(module: ModuleType) -> Iterator[FunctionType]:
     """The checks of a suite's module, in their order. Imported functions are not among them."""
     for name, found in vars(module).items():
         if name.startswith("check_") and getattr(found, "__module__", "") == module.__name__:
+            found.__name__ = name  # a function that another one made has no name of its own
             yield found
 
 
 def _without_defaults(check: FunctionType) -> FunctionType:
     """A copy of a function. pytest gives no fixture to an argument with a default value."""
-    copy = FunctionType(check.__code__, check.__globals__, check.__name__)
+    copy = FunctionType(
+        check.__code__, check.__globals__, check.__name__, closure=check.__closure__
+    )
     copy.__doc__ = check.__doc__
     copy.__dict__.update(check.__dict__)  # with pytest's marks
     return copy

@@ -10,10 +10,10 @@ import torch
 
 from tests.backends.attention import steps
 from tests.backends.attention.steps import BATCHES, CHUNKS, DECODES, PROMPTS, VARIANTS, Span, Step
+from tokenmill.backends import offers
 from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.cpu import attention as cpu
-from tokenmill.backends.cpu import plugin as cpu_plugin
 from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.attention_ops import AttentionOps
 from tokenmill.backends.cpu.native.library import Library
@@ -267,6 +267,6 @@ def test_says_why_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_is_offered_under_the_name_cpu() -> None:
     registry = Registry()
     with registry.accepting(Source(plugin="cpu-attention")):
-        cpu_plugin.register(registry)
+        offers.cpu_attention.register(registry)
     offered: type[AttentionBackend] = registry.build("attention_backend", "cpu")
     assert offered is CPUAttention

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tokenmill.backends.drafting.model_runner import BlockTable, DraftValidity
 from tokenmill.backends.drafting.sequence import DraftProgress
-from tokenmill.backends.drafting.validity import BlockTable, DraftValidity
 from tokenmill.core.plan import BlockCopies, CopyDirection
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ....core.requests.sampling_params import SamplingParams
-from .connection.partner import ContextFullError, Message, Pieces
+from .connection.partner import ContextFullError, Message, Partner, Piece, Pieces, Usage
 from .saving import read_messages, write_messages
-from .statistics import Statistics
 
 FULL = 7 / 8
 """Fraction of the context from which on the oldest turns are dropped."""
@@ -20,25 +20,12 @@ ROOMY = 3 / 4
 each message."""
 
 
-class Answering(Protocol):
-    """The methods of a Partner that a session needs."""
-
-    model: str
-    context_length: int | None
-    sampling: dict[str, Any]
-
-    @property
-    def place(self) -> str: ...
-
-    def answer(self, messages: Sequence[Message], options: dict[str, Any]) -> Pieces: ...
-
-
 class Session:
     """One conversation. A message joins it together with its answer, so roles alternate."""
 
     def __init__(
         self,
-        partner: Answering,
+        partner: Partner,
         *,
         system: str | None = None,
         options: dict[str, Any] | None = None,
@@ -216,3 +203,39 @@ def _without_oldest(turns: list[Message]) -> list[Message]:
 
 def _num_chars(messages: Sequence[Message]) -> int:
     return sum(len(message["content"]) + len(message["role"]) for message in messages)
+
+
+@dataclass(slots=True, kw_only=True)
+class Statistics:
+    """Times and numbers of tokens of one answer."""
+
+    sent_at: float
+    first_at: float | None = None
+    last_at: float | None = None
+    num_pieces: int = 0
+    finish_reason: str | None = None
+    usage: Usage | None = None
+
+    def note(self, piece: Piece, now: float) -> None:
+        """Count a piece that has just arrived."""
+        if piece.text or piece.reasoning:
+            self.num_pieces += 1
+            self.first_at = self.first_at or now
+            self.last_at = now
+        self.finish_reason = piece.finish_reason or self.finish_reason
+        self.usage = piece.usage or self.usage
+
+    def describe(self) -> str:
+        """One line for people."""
+        if self.first_at is None or self.last_at is None:
+            return "no token"
+        parts = [f"first token after {self.first_at - self.sent_at:.2f} s"]
+        count = self.usage.num_answer_tokens if self.usage else self.num_pieces
+        if count > 1 and self.last_at > self.first_at:
+            parts.append(f"{(count - 1) / (self.last_at - self.first_at):.1f} tokens/s")
+        if self.usage:
+            used = self.usage
+            parts.append(
+                f"{used.num_prompt_tokens} prompt tokens ({used.num_cached_tokens} cached)"
+            )
+        return ", ".join([*parts, f"{count} answer tokens"])

@@ -15,7 +15,7 @@ from ....core.processes.child import describe_status
 
 SUITE = "tokenmill.testing.suite"
 _PYTEST_USAGE_ERROR = 4
-_ENDED = "ended"  # ENDED of testing.progress_file, which imports pytest
+_ENDED = "ended"  # ENDED of testing.suite_options, which imports pytest
 
 
 def run_check(

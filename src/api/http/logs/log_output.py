@@ -8,7 +8,7 @@ import os
 import select
 import sys
 
-from ...core.processes.printed import PrintedText
+from ....core.processes.printed import PrintedText
 
 _PIECE = 4096
 """Bytes that a pipe takes without waiting if it takes any (PIPE_BUF)."""

@@ -19,8 +19,8 @@ from ....core.log import get_logger
 from ..base import AttentionBatch, AttentionSpec
 from ..gathered import Part, build_parts
 from ..gpu_reasons import reasons_of_head_size
-from ..packages import Package
-from .generation import PagedMetadata, Source, options_of
+from ..packages import Package, Source
+from .generation import PagedMetadata, options_of
 
 log = get_logger("model")
 

@@ -19,8 +19,8 @@ import torch
 
 from ..base import AttentionBatch, AttentionSpec
 from ..gpu_reasons import reasons_of_head_size
-from ..packages import Package, PackageError, describe
-from .generation import PagedMetadata, Source, options_of, window
+from ..packages import Package, PackageError, Source, describe
+from .generation import PagedMetadata, options_of, window
 
 
 class FlashAttention3:
@@ -80,14 +80,6 @@ class OperatorLibrary:
         if _operators() is not None or self._find() is not None:
             return None
         return "vLLM's _vllm_fa3_C is not installed (pip install vllm)"
-
-    def reason(self) -> str | None:
-        """Load the library; return the reason why that failed, or None."""
-        try:
-            self.load()
-        except PackageError as error:
-            return str(error)
-        return None
 
     def load(self) -> Any:
         """Return the operator `fwd`. Raises PackageError with the reason if it cannot be loaded."""

@@ -15,8 +15,8 @@ import torch
 
 from ..base import AttentionBatch, AttentionSpec
 from ..gpu_reasons import reasons_of_head_size
-from ..packages import Package
-from .generation import PagedMetadata, Source
+from ..packages import Package, Source
+from .generation import PagedMetadata
 
 
 class FlashAttention4:

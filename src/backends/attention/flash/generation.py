@@ -13,16 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from ..base import AttentionBatch, AttentionSpec
-
-
-class Source(Protocol):
-    """The package or library with a generation's functions; Package is one implementation."""
-
-    def reason_if_missing(self) -> str | None: ...
-
-    def reason(self) -> str | None: ...
-
-    def load(self) -> Any: ...
+from ..packages import Source, reason_against
 
 
 class Generation(Protocol):
@@ -106,7 +97,7 @@ def reasons_against(
         *generation.reasons_against(spec, capability),
     ]
     source = generation.source
-    missing = source.reason_if_missing() if reasons else source.reason()
+    missing = source.reason_if_missing() if reasons else reason_against(source)
     return [*reasons, missing] if missing is not None else reasons
 
 
@@ -116,7 +107,7 @@ def state_on_this_machine(generation: type[Generation], capability: tuple[int, i
     It imports the generation's package.
     """
     reasons = _reasons_of_device(generation, capability)
-    broken = generation.source.reason()
+    broken = reason_against(generation.source)
     if broken is not None:
         reasons.append(broken)
     return f"{generation.name}: {'; '.join(reasons) or 'installed'}"

@@ -12,7 +12,7 @@ import torch
 from ...machine.device import compute_capability
 from ..base import AttentionSpec
 from ..gpu_reasons import reasons_of_capability, reasons_of_device, reasons_of_machine
-from ..packages import Package
+from ..packages import Package, reason_against
 from ..reasons import reasons_of_dtype, reasons_of_heads
 from .tiles import MAX_GROUP_SIZE
 
@@ -41,7 +41,7 @@ def reasons_of_this_machine() -> list[str]:
 
 
 def _reasons_of_package() -> list[str]:
-    reason = TRITON.reason()
+    reason = reason_against(TRITON)
     return _reasons_of_compiler() if reason is None else [reason]
 
 

@@ -29,7 +29,7 @@ from ..gpu_reasons import (
 )
 from ..graph_inputs import GraphInputs
 from ..kv_layout import KVLayout, StepSlots
-from ..packages import Package
+from ..packages import Package, reason_against
 
 log = get_logger("model")
 
@@ -218,7 +218,7 @@ class XformersAttention:
 def _reason_of_package() -> str | None:
     """Return why xformers cannot be used here. Its library of kernels fits one version of CUDA; if
     it does not load, xformers itself is imported all the same."""
-    reason = _OPS.reason()
+    reason = reason_against(_OPS)
     if reason is not None or _LIBRARY.reason_if_missing() is not None:
         return reason
     error = getattr(_LIBRARY.load(), "_cpp_library_load_exception", None)

@@ -22,13 +22,12 @@ from ...weights.huggingface.multimodal import text_fields
 from ...weights.quantization.methods import read_method
 from ...weights.sharding import Shard
 from ..base import LoadOptions, ModelSpec
+from ..native.dequantized import Dequantized
 from ..native.loader import STAGE
 from . import attention
 from .divided import DividedCheckpoint, DividedModels, DivisionPlan, SumOverRanks
-from .independence import check_independence
 from .model import BridgedModel
 from .probe import check_sizes, probe, text_config_of
-from .stored import weights_of
 
 _AutoModel: Any = AutoModelForCausalLM
 _CONFIGS: Any = CONFIG_MAPPING
@@ -216,3 +215,62 @@ def _quiet() -> Iterator[None]:
     finally:
         if was_enabled:
             bars.enable_progress_bar()
+
+
+_LENGTH = 4
+
+
+def check_independence(model: BridgedModel, source: str) -> None:
+    """Raise ConfigError if hidden states change with tokens that attention cannot see.
+
+    Convolutions and recurrent states mix the sequences of a flat batch, without any error. Here
+    attention is switched off, so a token must give the same result with any other tokens.
+    """
+    device = model.embedding.device
+    tokens_t = torch.arange(1, 1 + _LENGTH, device=device) % model.config.vocab_size
+    others_t = tokens_t.clone()
+    others_t[:-1] = 0
+    positions_t = torch.arange(_LENGTH, device=device)
+    with torch.inference_mode():
+        before, after = (
+            model.forward(one, positions_t, _see_nothing)[-1] for one in (tokens_t, others_t)
+        )
+    if not torch.allclose(before, after, rtol=1e-3, atol=1e-3):
+        raise ConfigError(
+            f"{source}: {model.config.architecture} of transformers mixes tokens outside of "
+            "attention (by convolutions or states), so it cannot compute several requests at once"
+        )
+
+
+def _see_nothing(layer: int, q_thd: torch.Tensor, k_tkd: Any, v_tkd: Any) -> torch.Tensor:
+    return torch.zeros_like(q_thd)
+
+
+class StoredWeight:
+    """A tensor that is read when transformers asks for all of it, like a slice of safetensors."""
+
+    def __init__(self, checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> None:
+        """`dtype`: of the result, if the tensor is packed. Other tensors keep their own."""
+        self._checkpoint = checkpoint
+        self._name = name
+        self._dtype = dtype
+        self._is_packed = not isinstance(checkpoint.stored(name).format, torch.dtype)
+
+    def __getitem__(self, index: object) -> torch.Tensor:
+        """Return the tensor; transformers asks for `[...]`. Raises ConfigError."""
+        assert index is Ellipsis
+        tensor = self._checkpoint.tensor(self._name)
+        return tensor.to(self._dtype) if self._is_packed else tensor
+
+
+def weights_of(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, StoredWeight]:
+    """Return all tensors by name; log the memory that packed ones cost as `dtype`.
+
+    Raises ConfigError for a damaged tensor.
+    """
+    dequantized = Dequantized()
+    for stored in map(checkpoint.stored, checkpoint.tensor_names()):
+        if not isinstance(stored.format, torch.dtype):
+            dequantized.add(stored, dtype)
+    dequantized.log()
+    return {name: StoredWeight(checkpoint, name, dtype) for name in checkpoint.tensor_names()}

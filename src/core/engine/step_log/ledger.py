@@ -146,11 +146,6 @@ class Ledger:
     _hooks_before: float = 0.0
     _by_hook_before: tuple[float, ...] = ()
 
-    @property
-    def is_computed(self) -> bool:
-        """Whether the last step that was decided computes it."""
-        return self.limit is None and self.queue is None
-
     def settle(self, now: float) -> None:
         """Fill the parts up to `now`."""
         seconds, self.since = max(0.0, now - self.since), now

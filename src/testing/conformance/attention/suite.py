@@ -57,88 +57,30 @@ def check_query_heads_share_kv_heads(
     _skip_if_refused(checks.check_shared_heads, attention_backend, spec)
 
 
-def check_sequences_share_blocks(
-    attention_backend: BackendClass, device: str | None = None
-) -> None:
-    """Sequences with the same beginning may share its blocks."""
-    _check_sound(checks.check_shared_prefix, attention_backend, device)
+def _sound(check: Callable[[BackendClass, AttentionSpec], None]) -> Callable[..., None]:
+    """A check on a small specification, if a plain step is right: other tests report that."""
+
+    def run(attention_backend: BackendClass, device: str | None = None) -> None:
+        spec = _find_spec(attention_backend, device)
+        _skip_if_unsound(attention_backend, spec)
+        _skip_if_refused(check, attention_backend, spec)
+
+    run.__doc__ = check.__doc__
+    return run
 
 
-def check_only_the_window_is_seen(
-    attention_backend: BackendClass, device: str | None = None
-) -> None:
-    """With a sliding window, older tokens are not seen; skipped if the backend has none."""
-    _check_sound(checks.check_window, attention_backend, device)
-
-
-def check_scores_are_capped(attention_backend: BackendClass, device: str | None = None) -> None:
-    """With a soft cap, scores are capped; skipped if the backend has none."""
-    _check_sound(checks.check_soft_cap, attention_backend, device)
-
-
-def check_sinks_take_part_in_the_softmax(
-    attention_backend: BackendClass, device: str | None = None
-) -> None:
-    """With sinks, the weights of keys are smaller; skipped if the backend has none."""
-    _check_sound(checks.check_sinks, attention_backend, device)
-
-
-def check_keys_and_values_are_kept_in_8_bits(
-    attention_backend: BackendClass, device: str | None = None
-) -> None:
-    """Steps are right for the rounded keys and values of a cache with 8 bits per number; skipped
-    if the backend has none."""
-    _check_sound(checks.check_fp8, attention_backend, device)
-
-
-def check_unused_blocks_are_not_read(
-    attention_backend: BackendClass, device: str | None = None
-) -> None:
-    """NaN in unused blocks changes no result."""
-    _check_sound(checks.check_unused_blocks, attention_backend, device)
-
-
-def check_other_sequences_are_untouched(
-    attention_backend: BackendClass, device: str | None = None
-) -> None:
-    """A step does not change cached sequences that are not part of it."""
-    _check_sound(checks.check_other_sequences, attention_backend, device)
-
-
-def check_a_sequence_of_nan_spoils_no_other(
-    attention_backend: BackendClass, device: str | None = None
-) -> None:
-    """NaN in one sequence does not change the results of others."""
-    _check_sound(checks.check_neighbours, attention_backend, device)
-
-
-def check_inputs_may_be_slices_of_one_projection(
-    attention_backend: BackendClass, device: str | None = None
-) -> None:
-    """Inputs may have strides between tokens, and are not changed."""
-    _check_sound(checks.check_views, attention_backend, device)
-
-
-def check_metadata_serves_every_layer(
-    attention_backend: BackendClass, device: str | None = None
-) -> None:
-    """Metadata is built once per step and is valid for every layer."""
-    _check_sound(checks.check_layers, attention_backend, device)
-
-
-def check_blocks_are_copied_to_the_host_and_back(
-    attention_backend: BackendClass, device: str | None = None
-) -> None:
-    """Blocks can be copied to the host and back, as swapping does."""
-    _check_sound(checks.check_copies, attention_backend, device)
-
-
-def check_graphs_compute_what_is_filled_in(
-    attention_backend: BackendClass, device: str | None = None
-) -> None:
-    """A captured graph computes the inputs that are filled in; skipped if the backend cannot be
-    captured."""
-    _check_sound(checks.check_graphs, attention_backend, device)
+check_sequences_share_blocks = _sound(checks.check_shared_prefix)
+check_only_the_window_is_seen = _sound(checks.check_window)
+check_scores_are_capped = _sound(checks.check_soft_cap)
+check_sinks_take_part_in_the_softmax = _sound(checks.check_sinks)
+check_keys_and_values_are_kept_in_8_bits = _sound(checks.check_fp8)
+check_unused_blocks_are_not_read = _sound(checks.check_unused_blocks)
+check_other_sequences_are_untouched = _sound(checks.check_other_sequences)
+check_a_sequence_of_nan_spoils_no_other = _sound(checks.check_neighbours)
+check_inputs_may_be_slices_of_one_projection = _sound(checks.check_views)
+check_metadata_serves_every_layer = _sound(checks.check_layers)
+check_blocks_are_copied_to_the_host_and_back = _sound(checks.check_copies)
+check_graphs_compute_what_is_filled_in = _sound(checks.check_graphs)
 
 
 @suite
@@ -163,15 +105,6 @@ def _find_spec(backend: BackendClass, device: str | None) -> AttentionSpec:
         except Exception as error:
             pytest.skip(f"reasons_against raises, which another test reports: {error}")
     pytest.skip(f"refused {'; '.join(refusals)}")
-
-
-def _check_sound(
-    check: Callable[[BackendClass, AttentionSpec], None], backend: BackendClass, device: str | None
-) -> None:
-    """Run a check on a small specification, if a plain step is right: other tests report that."""
-    spec = _find_spec(backend, device)
-    _skip_if_unsound(backend, spec)
-    _skip_if_refused(check, backend, spec)
 
 
 def _skip_if_unsound(backend: BackendClass, spec: AttentionSpec) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ....core.contract.hookspecs import hookimpl
 from ....core.contract.providers.speculation import Draft, ProposalBatch, ProposalRequest
 from ....core.host.plugin_host import PluginHost
 from ....core.requests.read_only_collections import ReadOnlyList
-from ..hosting import fresh, load_host
+from ..hosting import Listening, fresh, listen, load_host
 from .proposal_lives import MAX_DRAFT_TOKENS
 from .simulated_hidden import hidden_states_given
 from .simulated_support import SimulatedSupport
@@ -19,7 +18,7 @@ from .workload import VOCAB_SIZE
 KIND = "speculative_method"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ProposeCall:
     """One call of `propose`, with its answer."""
 
@@ -45,19 +44,9 @@ class ProposeListener:
         self.calls: list[ProposeCall] = []
 
     @hookimpl(wrapper=True, tryfirst=True)
-    def propose(self, batch: ProposalBatch) -> Generator[None, object, object]:
+    def propose(self, batch: ProposalBatch) -> Listening:
         asked = replace(batch, requests=tuple(map(_copied, batch.requests)))
-        value, caught = None, None
-        started = time.perf_counter()
-        try:
-            value = yield
-            return value
-        except Exception as error:
-            caught = error
-            raise
-        finally:
-            seconds = time.perf_counter() - started
-            self.calls.append(ProposeCall(batch=asked, answer=value, error=caught, seconds=seconds))
+        return (yield from listen(lambda v, e, s: self.calls.append(ProposeCall(asked, v, e, s))))
 
 
 def ask(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator
 from dataclasses import dataclass
 
 from ....core.contract.client import Load
 from ....core.contract.hookspecs import hookimpl
 from ....core.contract.policy import PreemptionCandidate, RequestView, StepView
+from ..hosting import Listening, listen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     """One call of a hook, with its answer."""
 
@@ -33,9 +32,11 @@ class PreemptListener:
     @hookimpl(wrapper=True, tryfirst=True)
     def preempt(
         self, step: StepView, needy: RequestView, candidates: tuple[PreemptionCandidate, ...]
-    ) -> Generator[None, object, object]:
+    ) -> Listening:
         requests = tuple(candidate.request for candidate in candidates)
-        return (yield from _listen(self.answers, needy, requests))
+        return (
+            yield from listen(lambda v, e, s: self.answers.append(Answer(v, e, s, needy, requests)))
+        )
 
 
 class AdmitListener:
@@ -45,28 +46,5 @@ class AdmitListener:
         self.answers: list[Answer] = []
 
     @hookimpl(wrapper=True, tryfirst=True)
-    def admit(self, request: RequestView, load: Load) -> Generator[None, object, object]:
-        return (yield from _listen(self.answers, request, ()))
-
-
-def _listen(
-    answers: list[Answer], request: RequestView, candidates: tuple[RequestView, ...]
-) -> Generator[None, object, object]:
-    value, caught = None, None
-    started = time.perf_counter()
-    try:
-        value = yield
-        return value
-    except Exception as error:
-        caught = error
-        raise
-    finally:
-        answers.append(
-            Answer(
-                value=value,
-                error=caught,
-                seconds=time.perf_counter() - started,
-                request=request,
-                candidates=candidates,
-            )
-        )
+    def admit(self, request: RequestView, load: Load) -> Listening:
+        return (yield from listen(lambda v, e, s: self.answers.append(Answer(v, e, s, request))))

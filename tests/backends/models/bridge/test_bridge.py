@@ -26,8 +26,7 @@ from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import EmbeddingTable, TorchLinear
 from tokenmill.backends.models.base import LoadOptions, Model, ModelImpl
 from tokenmill.backends.models.bridge import plugin
-from tokenmill.backends.models.bridge.bridge import TransformersModels
-from tokenmill.backends.models.bridge.independence import check_independence
+from tokenmill.backends.models.bridge.bridge import TransformersModels, check_independence
 from tokenmill.backends.models.bridge.model import BridgedModel
 from tokenmill.backends.models.opening import choose_model_impl, describe, open_model
 from tokenmill.backends.running.parts.memory_need import weight_bytes
