@@ -145,7 +145,8 @@ class _Answer:
             self._is_stream = STREAM in message["headers"]
         if not self._is_refused:
             self.has_begun = True
-            self._has_ended = message.get("more_body") is False
+            is_body = message["type"] == "http.response.body"
+            self._has_ended = is_body and not message.get("more_body", False)
             await self._send(message)
 
     async def close(self, scope: Scope, receive: Receive) -> None:

@@ -126,19 +126,26 @@ class Streams:
             assert not thread.is_alive(), "a stream hangs"
 
 
-def test_streams_run_together_and_replicas_follow_the_load(served: Served) -> None:
+def test_24_streams_run_together_on_one_replica(served: Served) -> None:
     served.deploy(least=1, most=1)
     served.wait_for_replicas(lambda found: len(found) == 1)
-    served.deploy(least=1, most=3)
     streams = Streams(24, max_tokens=4000)
     assert not streams.ends, "24 streams were open at the same time"
     assert httpx.get(f"{URL}/health", timeout=PATIENCE).status_code == 200
+    streams.leave()
+
+
+@pytest.mark.soak
+def test_the_number_of_replicas_follows_the_load(served: Served) -> None:
+    served.deploy(least=1, most=3)
+    streams = Streams(24, max_tokens=4000)
     served.wait_for_replicas(lambda found: len(found) == 3)
     assert all(engines(url) == engines() for url in FRONTS)
     streams.leave()
     served.wait_for_replicas(lambda found: len(found) == 1)
 
 
+@pytest.mark.soak
 def test_an_update_cuts_no_stream(served: Served) -> None:
     served.deploy(least=2, most=2)
     served.wait_for_replicas(lambda found: len(found) == 2)
@@ -166,18 +173,19 @@ def test_a_lost_replica_ends_its_streams_with_an_error_and_takes_no_other_reques
 ) -> None:
     served.deploy(least=2, most=2)
     served.wait_for_replicas(lambda found: len(found) == 2)
-    streams = Streams(8, max_tokens=4000)
+    streams = Streams(16, max_tokens=4000)
     processes("ServeReplica")[0].kill()
     for first in range(101, 109):
         body = {"prompt": [first] * 8, "max_tokens": 2}
         answer = httpx.post(f"{URL}/v1/completions", json=body, timeout=PATIENCE)
         assert answer.status_code == 200, answer.text
     streams.join()
-    assert [end for _, end in streams.ends] == ["data: [DONE]"] * 8
-    assert 0 < sum(LOST in event for event, _ in streams.ends) < 8
+    assert [end for _, end in streams.ends] == ["data: [DONE]"] * 16
+    assert 0 < sum(LOST in event for event, _ in streams.ends) < 16
     served.wait_for_replicas(lambda found: len(found) == 2)
 
 
+@pytest.mark.soak
 def test_a_lost_front_is_replaced_while_the_other_one_serves(served: Served) -> None:
     served.deploy(least=2, most=2)
     served.wait_for_replicas(lambda found: len(found) == 2)
@@ -188,6 +196,7 @@ def test_a_lost_front_is_replaced_while_the_other_one_serves(served: Served) -> 
     wait_for(lambda: all(len(engines(url)) == 2 for url in FRONTS))
 
 
+@pytest.mark.soak
 def test_equal_beginnings_go_to_one_replica(served: Served) -> None:
     served.deploy(least=2, most=2)
     served.wait_for_replicas(lambda found: len(found) == 2)
