@@ -61,7 +61,7 @@ def main() -> None:
             done(f"{package.name} answers: {text}")
         for machine, wheel in wheels.items():
             if machine != platform.machine():
-                done(f"{wheel.name} {try_kernels(wheel, machine, Path(folder))}")
+                done(f"{wheel.name} {try_kernels(wheel, machine, Path(folder) / wheel.name)}")
     notes = write_notes(output / "NOTES.md", [sdist, *wheels.values()])
     done(f"wrote {notes}")
 

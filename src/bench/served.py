@@ -6,11 +6,12 @@ import http.client
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NoReturn
 
 from ..core.errors import ConfigError, TokenmillError
 from .client import NO_HEADERS
@@ -33,6 +34,9 @@ class ServedCommand:
     admin_key: str = ""
     """The key for `forget`, unless the command has --admin-key."""
     _process: subprocess.Popen[bytes] | None = None
+    _on_sigterm: Any = signal.SIG_DFL
+    """The handler of SIGTERM before the start. While the server runs, SIGTERM raises SystemExit
+    here: otherwise the server would go on alone."""
 
     def get_ready(self) -> None:
         """Start the server, unless it runs. Raises TokenmillError if it does not get ready."""
@@ -41,6 +45,8 @@ class ServedCommand:
         if self._status("GET", "/health") is not None:
             host, port = self._address
             raise ConfigError(f"another server listens on {host}:{port}: name another --port")
+        if threading.current_thread() is threading.main_thread():
+            self._on_sigterm = signal.signal(signal.SIGTERM, _end)
         self._process = process = self._start()
         hint = "" if self.log is None else f": see {self.log}"
         end = time.monotonic() + self.timeout
@@ -100,6 +106,8 @@ class ServedCommand:
             except subprocess.TimeoutExpired:
                 continue
         process.wait()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._on_sigterm)
 
     @property
     def _address(self) -> tuple[str, int]:
@@ -131,3 +139,7 @@ class ServedCommand:
             return None
         finally:
             connection.close()
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)

@@ -195,6 +195,8 @@ def check_result(result: object, plan: StepPlan) -> None:
         raise PluginError(f"the executor must return a StepResult, got {result!r:.100}")
     if result.step_id != plan.step_id:
         raise PluginError(f"the executor returned step {result.step_id} for step {plan.step_id}")
+    if not all(isinstance(times, tuple) and len(times) == 2 for times in result.rank_times):
+        raise PluginError("'rank_times' of the executor's result needs pairs of seconds")
     num_grants = len(plan.grants)
     for name in ("logprobs", "prompt_logprobs", "pooled", "num_proposed_tokens", "token_ids"):
         rows = getattr(result, name)

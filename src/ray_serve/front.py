@@ -17,6 +17,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..api.anthropic.messages import failed_message
+from ..api.http.anthropic_errors import PATHS as ANTHROPIC_PATHS
+from ..api.http.anthropic_errors import anthropic_error_body
 from ..api.http.errors import APIError, error_response, shutting_down
 from ..api.openai.chunks import CHUNKS
 from ..api.operations import METRICS_TYPE
@@ -25,7 +27,7 @@ from ..api.responses.writer import error_event
 from ..core.supervised.engine_label import join_metrics
 from .application import REPLICA
 from .known import siblings
-from .routing import ONLY
+from .routing import NOT, ONLY
 
 PREFIX_BYTES = 1024
 """Beginning of a request's body. Requests with the same one go to the same replica."""
@@ -35,7 +37,7 @@ METRICS_SECONDS = 1.0
 """Time in which replicas must send their metrics. A hanging one is left out."""
 SESSION = "x-session-id"
 STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
-LOST = "the replica that computed this answer was lost; send the request again"
+LOST = "the replica that computed this answer was lost or failed; send the request again"
 
 
 def middlewares() -> list[Middleware]:
@@ -71,30 +73,32 @@ class Front:
         answer = _Answer(send, holds_back=is_complete)
         await self._app(_with_session(scope, session), client.messages(), answer.take)
         if is_complete and not answer.has_begun and not client.has_left:
-            answer = _Answer(send, holds_back=False)
-            again = _with_session(scope, f"{session} again")
+            refusing = answer.refused_by
+            other = f"{session} again" if refusing is None else NOT + refusing
+            answer, again = _Answer(send, holds_back=False), _with_session(scope, other)
             await self._app(again, client.messages(), answer.take)
         if not client.has_left:
             await answer.close(scope, receive)
 
     async def _send_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         first = await self._ask(scope, "metrics")
-        if first.status_code == 200:
+        if first.status_code == 503:  # it hangs, or its engine is started again
+            first = await self._ask(scope, NOT + first.headers.get(REPLICA, ""))
+        if REPLICA in first.headers:
             name = first.headers[REPLICA]
             others = siblings(name) - {name}
-            asked = [asyncio.create_task(self._ask(scope, ONLY + one)) for one in others]
-            done = (await asyncio.wait(asked, timeout=METRICS_SECONDS))[0] if asked else set()
-            for task in asked:
-                task.cancel()
-            found = [first, *(task.result() for task in done)]
+            found = await asyncio.gather(*(self._ask(scope, ONLY + one) for one in others))
             texts = {
-                one.headers[REPLICA]: bytes(one.body) for one in found if REPLICA in one.headers
+                one.headers[REPLICA]: bytes(one.body)
+                for one in (first, *found)
+                if one.status_code == 200 and REPLICA in one.headers
             }
-            first = Response(join_metrics(texts), media_type=METRICS_TYPE)
+            if texts:
+                first = Response(join_metrics(texts), media_type=METRICS_TYPE)
         await first(scope, receive, send)
 
     async def _ask(self, scope: Scope, session: str) -> Response:
-        """The whole answer of a replica to a request without a body."""
+        """The whole answer of a replica to a request without a body; 503 if it hangs."""
         answer, parts = Response(status_code=503), list[bytes]()
 
         async def take(message: Message) -> None:
@@ -103,7 +107,11 @@ class Front:
             parts.append(message.get("body", b""))
 
         client = _Client(_never, [{"type": "http.request"}])
-        await self._app(_with_session(scope, session), client.messages(), take)
+        try:
+            async with asyncio.timeout(METRICS_SECONDS):
+                await self._app(_with_session(scope, session), client.messages(), take)
+        except TimeoutError:
+            return Response(status_code=503)
         answer.body = b"".join(parts)
         return answer
 
@@ -136,6 +144,8 @@ class _Answer:
         self._has_ended = False
         self._is_stream = False
         self._is_refused = False
+        self.refused_by: str | None = None
+        """The replica that answered with 503, if it named itself."""
         self.has_begun = False
 
     async def take(self, message: Message) -> None:
@@ -143,6 +153,8 @@ class _Answer:
         if message["type"] == "http.response.start":
             self._is_refused = self._holds_back and message["status"] == 503
             self._is_stream = STREAM in message["headers"]
+            if self._is_refused:
+                self.refused_by = Headers(raw=message["headers"]).get(REPLICA)
         if not self._is_refused:
             self.has_begun = True
             is_body = message["type"] == "http.response.body"
@@ -153,10 +165,19 @@ class _Answer:
         """End an answer whose replica was lost."""
         error = shutting_down(LOST)
         if not self.has_begun:
-            await error_response(error)(scope, receive, self._send)
+            await _whole(scope, error)(scope, receive, self._send)
         elif self._is_stream and not self._has_ended:
             body = _last_events(scope, error)
             await self._send({"type": "http.response.body", "body": body})
+
+
+def _whole(scope: Scope, error: APIError) -> Response:
+    """An answer that has not begun, in the shape of the API of the path."""
+    if not scope["path"].endswith(ANTHROPIC_PATHS):
+        return error_response(error)
+    request_id = Headers(scope=scope).get("x-request-id", "")
+    body = anthropic_error_body(error.status, str(error), request_id)
+    return Response(body, status_code=error.status, media_type="application/json")
 
 
 def _last_events(scope: Scope, error: APIError) -> bytes:

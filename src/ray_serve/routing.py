@@ -12,6 +12,8 @@ SLACK = 4
 """Open requests that a replica may have more than another one."""
 ONLY = "only:"
 """Beginning of a session id that names the one replica which is to answer."""
+NOT = "not:"
+"""Beginning of a session id that names the replica which is to answer only if it is the last."""
 
 
 class PrefixRouter(RequestRouter):
@@ -33,10 +35,10 @@ class PrefixRouter(RequestRouter):
         session = pending_request.metadata.session_id
         num_open = {one: self.replica_queue_len_cache.get(one) or 0 for one in self.curr_replicas}
 
-        def rank(replica: RunningReplica) -> tuple[bool, bool, bytes]:
+        def rank(replica: RunningReplica) -> tuple[bool, bool, bool, bytes]:
             name = replica.replica_id.unique_id
             is_busy = num_open[replica.replica_id] > min(num_open.values()) + SLACK
             digest = hashlib.sha256(f"{name}{session}".encode()).digest()
-            return session != ONLY + name, is_busy, digest
+            return session != ONLY + name, session == NOT + name, is_busy, digest
 
         return [[replica] for replica in sorted(candidate_replicas, key=rank)]

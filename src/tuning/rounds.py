@@ -62,8 +62,9 @@ class Verdict:
 
     @property
     def is_better(self) -> bool:
-        """Whether the worst round with the tuned settings beats the best one without them."""
-        return min(self.tuned) > max(self.given)
+        """Whether the worst round with the tuned settings beats the best one without them. A single
+        round shows nothing."""
+        return len(self.tuned) > 1 and min(self.tuned) > max(self.given)
 
 
 class _TokenIds(Completions):
@@ -114,6 +115,8 @@ class Measuring:
                 found.append(self._measure(name, loads[name], candidates[name], stage, progress))
                 if found[-1].error and name == first:
                     raise ConfigError(found[-1].error)
+                if found[-1].error:
+                    continue  # the next run tries it again
                 with (self.folder / ROUNDS).open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(found[-1])) + "\n")
         return found

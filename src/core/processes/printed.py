@@ -83,7 +83,7 @@ class PrintedLines:
         self._show = show
         self._begun = b""
         self._lock = threading.Lock()
-        """Guards `_begun`: several threads may print."""
+        """Several threads may print. Not held while lines are shown: a log has locks of its own."""
         self._second, self._num_shown = 0.0, 0
         """When the current second has begun, and the lines that were shown in it."""
         self._num_hidden = 0
@@ -93,25 +93,30 @@ class PrintedLines:
     def take(self, data: bytes) -> None:
         """Show the lines that end in `data`."""
         with self._lock:
-            *lines, self._begun = (self._begun + data).split(b"\n")
-            while len(self._begun) > MAX_LINE:
-                lines.append(self._begun[:MAX_LINE])
-                self._begun = self._begun[MAX_LINE:]
-        for line in lines:
-            self._take_line(line)
+            *whole, begun = (self._begun + data).split(b"\n")
+            lines = [piece for line in whole for piece in _divided(line)]
+            *rest, self._begun = _divided(begun)
+            lines += rest
+            shown = [text for line in lines for text in self._take_line(line)]
+        for text in shown:
+            self._show(text)
 
     def end(self) -> None:
         """Show what is left: a line without an end, and the last lines that were not shown."""
-        self._take_line(self._begun)
-        self._show_hidden(self._num_hidden - len(self._hidden))
-        for line in self._hidden:
-            self._show(line)
+        with self._lock:
+            shown = self._take_line(self._begun)
+            shown += [*_left_out(self._num_hidden - len(self._hidden)), *self._hidden]
+            self._begun, self._num_hidden = b"", 0
+            self._hidden.clear()
+        for text in shown:
+            self._show(text)
 
-    def _take_line(self, line: bytes) -> None:
+    def _take_line(self, line: bytes) -> list[str]:
+        """The lines to show now."""
         # A progress bar replaces a line by "\r" again and again: its last state stays.
         text = _CONTROL.sub(b"", line).rstrip().rpartition(b"\r")[2].decode(errors="replace")
         if not text:
-            return
+            return []
         now = time.monotonic()
         if now - self._second >= 1.0:
             self._second, self._num_shown = now, 0
@@ -119,15 +124,20 @@ class PrintedLines:
         if self._num_shown > MAX_LINES:
             self._num_hidden += 1
             self._hidden.append(text)
-            return
-        self._show_hidden(self._num_hidden)
+            return []
+        shown = [*_left_out(self._num_hidden), text]
         self._num_hidden = 0
         self._hidden.clear()
-        self._show(text)
+        return shown
 
-    def _show_hidden(self, number: int) -> None:
-        if number:
-            self._show(f"[{number} lines are left out]")
+
+def _divided(line: bytes) -> list[bytes]:
+    """Pieces of at most MAX_LINE bytes; at least one."""
+    return [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)] or [b""]
+
+
+def _left_out(number: int) -> list[str]:
+    return [f"[{number} lines are left out]"] if number else []
 
 
 class PrintedText(io.TextIOWrapper):

@@ -20,18 +20,11 @@ REFUSED = {"type": "http.response.start", "status": 503, "headers": []}
 Messages = list[dict[str, Any]]
 
 
-def answers(*lives: Messages, path: str = "/v1/completions", body: bytes = b"{}") -> Messages:
-    """What the client gets, when the replicas that are asked send these messages and are lost."""
+def ask(proxy: Any, path: str, body: bytes = b"{}") -> Messages:
+    """What the client gets from a front of this proxy."""
     from tokenmill.ray_serve.front import Front
 
-    left, sent = list(lives), list[dict[str, Any]]()
-    seen: list[bytes] = []
-
-    async def proxy(scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-        assert b"x-session-id" in dict(scope["headers"])
-        seen.append((await receive())["body"])
-        for message in left.pop(0):
-            await send(message)
+    sent: Messages = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
@@ -41,6 +34,20 @@ def answers(*lives: Messages, path: str = "/v1/completions", body: bytes = b"{}"
 
     scope = {"type": "http", "method": "POST", "path": path, "headers": []}
     asyncio.run(Front(proxy)(scope, receive, send))
+    return sent
+
+
+def answers(*lives: Messages, path: str = "/v1/completions", body: bytes = b"{}") -> Messages:
+    """What the client gets, when the replicas that are asked send these messages and are lost."""
+    left, seen = list(lives), list[bytes]()
+
+    async def proxy(scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        assert b"x-session-id" in dict(scope["headers"])
+        seen.append((await receive())["body"])
+        for message in left.pop(0):
+            await send(message)
+
+    sent = ask(proxy, path, body)
     assert not left and set(seen) == {body}
     return sent
 
@@ -54,6 +61,39 @@ def test_a_request_that_was_lost_twice_is_refused() -> None:
     start, end = answers([], [])
     assert start["status"] == 503 and b'"code":"stopped"' in end["body"]
     assert answers([REFUSED, END], [REFUSED, END]) == [REFUSED, END]
+    start, end = answers([], [], path="/v1/messages")
+    assert start["status"] == 503 and b'"type":"overloaded_error"' in end["body"]
+
+
+def test_the_second_try_avoids_the_replica_that_refused() -> None:
+    asked: list[str] = []
+
+    async def proxy(scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        asked.append(dict(scope["headers"])[b"x-session-id"].decode())
+        for message in [REFUSED | {"headers": [(b"x-tokenmill-replica", b"one")]}, END]:
+            await send(message)
+
+    ask(proxy, "/v1/completions")
+    assert asked[1] == "not:one"
+
+
+def test_metrics_of_another_application_are_passed_on() -> None:
+    async def proxy(scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"theirs"})
+
+    assert ask(proxy, "/metrics")[1]["body"] == b"theirs"
+
+
+def test_metrics_do_not_wait_for_a_replica_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokenmill.ray_serve import front
+
+    monkeypatch.setattr(front, "METRICS_SECONDS", 0.01)
+
+    async def proxy(scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        await asyncio.Event().wait()
+
+    assert ask(proxy, "/metrics")[0]["status"] == 503
 
 
 @pytest.mark.parametrize(

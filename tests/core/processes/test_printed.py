@@ -79,6 +79,16 @@ def test_what_python_code_of_this_process_prints_is_shown_line_by_line(
     assert capfd.readouterr() == ("", "native code writes\n")
 
 
+def test_a_stream_that_is_used_after_the_end_shows_no_line_twice() -> None:
+    lines: list[str] = []
+    with prints_shown(lines.append):
+        kept = sys.stdout
+        print("begun", end="")
+    assert lines == ["begun"]
+    kept.write(" again\n")
+    assert lines == ["begun", " again"]
+
+
 def test_a_log_that_prints_because_it_fails_does_not_call_itself(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

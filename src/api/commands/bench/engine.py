@@ -42,7 +42,8 @@ def add_throughput_parser(verbs: Any) -> None:
     )
     for flag, only in (("--dataset-name", "random"), ("--backend", "vllm")):
         parser.add_argument(flag, choices=[only], help=argparse.SUPPRESS)
-    add_refused(parser, THROUGHPUT, ["--async-engine"])
+    parser.add_argument("--async-engine", action="store_true", help=argparse.SUPPRESS)
+    add_refused(parser, THROUGHPUT)
     _finish(parser, _throughput)
 
 
@@ -73,7 +74,15 @@ def _add_flags(parser: Any, *, num_prompts: int | None, input_len: int) -> None:
         )
         for name in ("input_len", "output_len"):
             alias = f"--random-{name.replace('_', '-')}"
-            parser.add_argument(alias, dest=name, type=int, metavar="N", help=argparse.SUPPRESS)
+            # The first default of several options with one destination would count.
+            parser.add_argument(
+                alias,
+                dest=name,
+                type=int,
+                metavar="N",
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+            )
     for flag, default, about in (
         ("--input-len", input_len, "tokens of each prompt"),
         ("--output-len", 128, "tokens of each answer"),

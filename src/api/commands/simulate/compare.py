@@ -26,7 +26,8 @@ DEFAULT_VARY = "scheduler=chunked,prefill-first"
 LEFT_OUT = (
     "model", "tokenizer", "served_model_name", "dtype", "device", "seed", "generation_config",
     "hf_overrides", "chat_template", "max_logprobs", "gpu_memory_utilization", "kv_cache_dtype",
-    "attention_backend", "disable_log_stats", *UNUSED, *SERVING, *SPECULATION,
+    "attention_backend", "linear_backend", "quantize_on_load", "tensor_parallel_size",
+    "pipeline_parallel_size", "step_log_size", "disable_log_stats", *UNUSED, *SERVING, *SPECULATION,
 )  # fmt: skip
 """Settings that have no effect here: the step times were measured with a certain value of each, and
 random tokens cannot be drafted."""

@@ -193,8 +193,10 @@ def _variants(
         return []
     if not args.rounds:
         raise ConfigError("--measure needs measurements: --rounds is 0")
-    left_out = (*NOT_MEASURED, *space.values)
-    found = vary(args.measure, given, leave_out=left_out, option="--measure")
+    for text in args.measure:
+        if (name := text.partition("=")[0].strip().replace("-", "_")) in space.values:
+            raise ConfigError(f"--measure {text}: {name} is simulated, so use --vary {text}")
+    found = vary(args.measure, given, leave_out=NOT_MEASURED, option="--measure")
     for one in found:
         dataclasses.replace(base, **one)  # raises ConfigError
     return list(found)

@@ -88,7 +88,7 @@ class Watch:
         self._lock = threading.Lock()
         """Held while workers are killed and their logs are read."""
         self._deciding = threading.Lock()
-        """Held while `failure` is decided, which nothing of a lost cluster may delay."""
+        """Held while `failure` is decided, which no call into a lost cluster may delay."""
         self._is_closed = threading.Event()
         self._expects_beats = False
         self._thread = threading.Thread(target=self._run, name="tokenmill-workers", daemon=True)

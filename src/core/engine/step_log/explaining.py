@@ -60,6 +60,8 @@ def _longest_gap(ledger: Ledger, ring: Ring) -> LongestGap | None:
     for step in ring.steps:
         if step.committed_at < ledger.first_token_at:
             break
+        if ledger.ended_at is not None and step.planned_at > ledger.ended_at:
+            continue  # the id may be that of another request by now
         key = id(step.engine_ids)
         if key not in members:
             members[key] = ledger.engine_id in step.engine_ids

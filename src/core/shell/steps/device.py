@@ -190,8 +190,8 @@ def _settle(found: asyncio.Future[StepResult], computed: StepResult | BaseExcept
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """An exception that neither ends nor cancels the loop that awaits it."""
-    if isinstance(error, Exception):
+    """An exception that a future accepts, and that neither ends nor cancels its reader's loop."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     found = RuntimeError(f"{type(error).__name__}: {error}")
     found.__cause__ = error

@@ -38,6 +38,11 @@ def test_latency_is_that_of_the_measured_batches(
     assert min(fields["latencies"]) <= fields["percentiles"]["50"] <= max(fields["latencies"])
 
 
+def test_throughput_has_lengths_without_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "throughput", "--async-engine", "some/model", "--n", "0"]) == 1
+    assert capsys.readouterr().err == "error: --n must be at least 1\n"
+
+
 def test_a_wrong_number_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "latency", "--batch-size", "0"]) == 1
     assert capsys.readouterr().err == "error: --batch-size must be at least 1\n"

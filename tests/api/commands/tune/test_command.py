@@ -118,9 +118,9 @@ def test_settings_that_cannot_be_simulated_are_measured_with_the_best_ones(
 
     monkeypatch.setattr(rounds, "_serving", serving)
     monkeypatch.setattr(Measuring, "_send", send)
-    words = ("--rounds", "1", "--measure", "speculative_method=ngram,none")
+    words = ("--rounds", "2", "--measure", "speculative_method=ngram,none")
     assert tune(tmp_path / "tune", times, *words, "--finalists", "1", *VARY) == 0
-    assert served[0] == "{}\n" and len(served) == 4
+    assert served[0] == "{}\n" and len(served) == 8
     assert served[2] == 'max-num-batched-tokens: 128\nspeculative-method: "ngram"\n'
     assert (tmp_path / "tune/serve.yaml").read_text() == served[2]
     assert "--max-num-batched-tokens 128 --speculative-method ngram" in capsys.readouterr().out
@@ -146,7 +146,7 @@ def test_without_a_better_setting_the_given_ones_are_measured_with_the_variants(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--measure", "max_num_seqs=4"], "--measure max_num_seqs=4: 'max_num_seqs' is not"),
+        (["--measure", "max_num_seqs=4"], "--measure max_num_seqs=4: max_num_seqs is simulated"),
         (["--measure", "data_parallel_size=0"], "data-parallel-size"),
         (["--measure", "dtype=bfloat16", "--rounds", "0"], "--measure needs measurements"),
     ],
