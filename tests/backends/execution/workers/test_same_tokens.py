@@ -48,7 +48,13 @@ def test_tokens_are_the_same_with_drafts_swaps_and_chunks(tmp_path: Path) -> Non
     options = {"speculative_model": str(draft), "num_speculative_tokens": 3}
     wanted = asyncio.run(answers_of(model, **options))
     found = asyncio.run(answers_of(model, **options, distributed_executor_backend="mp"))
-    assert found == wanted
+    assert [tokens for tokens, *_ in found] == [tokens for tokens, *_ in wanted]
+    assert [ends for *_, ends in found] == [ends for *_, ends in wanted]
+    for (_, ours, *_), (_, theirs, *_) in zip(found, wanted, strict=True):
+        # The last digits depend on which requests share a step, and so on the time.
+        assert [one.logprob for one in ours or ()] == pytest.approx(
+            [one.logprob for one in theirs or ()], abs=1e-4
+        )
 
 
 class Wrapper:
