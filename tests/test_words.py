@@ -35,7 +35,7 @@ def texts(source: str) -> Iterator[str]:
 
 
 def native_texts(source: str) -> Iterator[str]:
-    """The comments of a C++ or CUDA file. Those of lines in a row are one text."""
+    """The comments of a C++ or CUDA file. Comments on consecutive lines are one text."""
     for found in NATIVE_COMMENT.findall(source):
         yield re.sub(r"^\s*//", "", found, flags=re.MULTILINE).strip()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.backends.tiny import make_prompt
 from tests.backends.tiny_checkpoints import DRAFT, TARGET, write_model
 from tokenmill import AsyncEngine, SamplingParams
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.plan import TokenLogprobs
 from tokenmill.plugin import hookimpl
 
 PARAMS = (
@@ -50,11 +52,18 @@ def test_tokens_are_the_same_with_drafts_swaps_and_chunks(tmp_path: Path) -> Non
     found = asyncio.run(answers_of(model, **options, distributed_executor_backend="mp"))
     assert [tokens for tokens, *_ in found] == [tokens for tokens, *_ in wanted]
     assert [ends for *_, ends in found] == [ends for *_, ends in wanted]
-    for (_, ours, *_), (_, theirs, *_) in zip(found, wanted, strict=True):
-        # The last digits depend on which requests share a step, and so on the time.
-        assert [one.logprob for one in ours or ()] == pytest.approx(
-            [one.logprob for one in theirs or ()], abs=1e-4
-        )
+    for (_, *ours, _), (_, *theirs, _) in zip(found, wanted, strict=True):
+        for given, expected in zip(map(_flat, ours), map(_flat, theirs), strict=True):
+            assert [ids for ids, _ in given] == [ids for ids, _ in expected]
+            # The last digits depend on which requests share a step, and so on the time.
+            numbers = [one for _, one in expected]
+            assert [one for _, one in given] == pytest.approx(numbers, abs=1e-4)
+
+
+def _flat(logprobs: Sequence[TokenLogprobs | None] | None) -> list[tuple[int, float]]:
+    """Tokens and their log-probabilities, the most likely ones included."""
+    known = [one for one in logprobs or () if one is not None]
+    return [pair for one in known for pair in ((one.token_id, one.logprob), *one.top)]
 
 
 class Wrapper:
