@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from .plan import StepPlan, StepResult
 from .requests.grammar import Grammar
+from .requests.media import MediaItem
 
 Progress = Callable[[str, float], None]
 """Called with the name of a stage, for example "loading weights", and the fraction of it that is
@@ -40,6 +41,24 @@ class ChatFormat:
     def shows_documents(self) -> bool:
         """Whether it shows the documents of a request."""
         return "documents" in self.variables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaInfo:
+    """Facts about a model that reads images."""
+
+    processor: str
+    """Name of the media processor that turns its images into items."""
+    config: Mapping[str, Any]
+    """What the processor reads: the fields of config.json and of the preprocessor's and the
+    processor's files, which take precedence in this order."""
+    placeholder_token_id: int
+    """The token in whose places rows of images stand, and which chat templates write once per
+    image."""
+    bytes_per_token: int
+    """Memory of one token's embedding in the encoder cache."""
+    cache_bytes: int
+    """Size of the encoder cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +100,17 @@ class ModelInfo:
     """See SpeculationLimits.needs_lookahead."""
     sampling_defaults: Mapping[str, float | int] = field(default_factory=dict)
     """Fields of SamplingParams that the model's generation_config sets."""
+    media: MediaInfo | None = None
+    """None: the model reads only text, or its encoder is not loaded."""
+
+
+class TakesMedia(Protocol):
+    """What the executor of a model with `info.media` has in addition."""
+
+    def take_media(self, items: Sequence[MediaItem]) -> None:
+        """Keep the pixels of these items until a plan releases them. The engine's thread calls it
+        before it launches a plan that starts their request; known items are ignored."""
+        ...
 
 
 class Pending(Protocol):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from .errors import PluginError
+from .requests.media import MediaPlace
 from .requests.sampling_params import SamplingParams
 
 
@@ -36,6 +37,8 @@ class RequestStart:
     """The token ids of each bad word. The last one is never sampled after the others."""
     logits_processors: tuple[str, ...] = ()
     """Names of the logits processors that the request uses."""
+    media: tuple[MediaPlace, ...] = ()
+    """The items of its prompt, in order of their places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +112,23 @@ class BlockCopies:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MediaWork:
+    """What a step does with items of the encoder cache, in this order. All are digests."""
+
+    evict: tuple[bytes, ...] = ()
+    """Forget the embeddings of these items."""
+    release: tuple[bytes, ...] = ()
+    """Forget the pixels of these items: no request needs them any more."""
+    encode: tuple[bytes, ...] = ()
+    """Encode these items from their pixels, and keep their embeddings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """One step of the device.
 
-    The executor forgets `ended`, adds `starts`, makes `copies` in order, and then computes
-    `grants`. The order matters: the same step may write to a block that it copies out.
+    The executor forgets `ended`, adds `starts`, makes `copies` in order, does `media`, and then
+    computes `grants`. The order matters: the same step may write to a block that it copies out.
     """
 
     step_id: int
@@ -124,6 +139,8 @@ class StepPlan:
     grants: tuple[Grant, ...] = ()
     draft_token_budget: int = 0
     """Tokens that this step has left. A draft model may compute this many tokens that it missed."""
+    media: MediaWork | None = None
+    """None: nothing changes in the encoder cache."""
 
     @property
     def num_tokens(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from ..config import EngineConfig
 from ..errors import TOO_LONG, EngineStoppedError, InvalidRequestError, named
 from ..interfaces import ModelInfo, Tokenizer
+from ..requests.media import MediaItem
 from ..requests.request_options import NO_OPTIONS, RequestOptions
 from ..requests.sampling_params import SamplingParams
 from .prompts import check_kind
@@ -38,6 +39,8 @@ class CheckedRequest:
     """The context for which it was checked."""
     vocab_size: int
     """The vocabulary for which it was checked."""
+    media: tuple[MediaItem, ...] = ()
+    """The images of the prompt, in order of their places."""
 
     def refuse_stale(self, info: ModelInfo, max_model_len: int) -> None:
         """Raise EngineStoppedError if the check does not hold for this engine, which was started

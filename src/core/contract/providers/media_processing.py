@@ -1,0 +1,63 @@
+"""The contract of media processors: the bytes of an image become items of the encoder.
+
+A processor runs in a process of its own, which the server ends when it needs too much time or
+memory. It imports neither torch nor the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pixels:
+    """The pixels of one run of the encoder, and the number of tokens that its result fills."""
+
+    shape: tuple[int, ...]
+    """[height, width, channels]."""
+    data: bytes
+    """One byte per number."""
+    num_tokens: int
+    cost: int
+    """What the encoder's run costs, in prompt tokens of the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessedImage:
+    """What stands in the prompt in the place of one image."""
+
+    text: str
+    """Encoded with special tokens. It has the placeholder's text once per row of its items."""
+    items: tuple[Pixels, ...]
+    """In the order of their places in `text`."""
+
+
+class MediaProcessor(Protocol):
+    """Turns images into items, for models of some architectures."""
+
+    name: str
+
+    @classmethod
+    def reasons_against(cls, config: Mapping[str, Any]) -> Sequence[str]:
+        """Return every reason why it cannot process images for a model, whose `MediaInfo.config`
+        this is; empty if it can."""
+        ...
+
+    def __init__(self, config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:
+        """`kwargs`: what --mm-processor-kwargs changes. Raises ConfigError for unknown names and
+        for values that do not work."""
+        ...
+
+    def num_tokens(self, width: int, height: int) -> int:
+        """The number of tokens that an image of this size gets, without its pixels.
+
+        Raises InvalidRequestError for sides that the model cannot read.
+        """
+        ...
+
+    def process(self, image: Any) -> ProcessedImage:
+        """`image` is a PIL image in RGB, turned as its EXIF data says. Raises InvalidRequestError
+        for sides that the model cannot read."""
+        ...

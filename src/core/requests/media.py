@@ -1,0 +1,42 @@
+"""Images in prompts, as the engine sees them: items that an encoder turns into rows of the input.
+
+An item is one run of the encoder: a tile of an image, or a whole image. Pixels travel with the
+request, never in plans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaItem:
+    """One run of the encoder, and the tokens of the prompt that its result fills."""
+
+    digest: bytes
+    """SHA-256 over everything that its embeddings depend on, and the salt of the request. Items
+    with the same digest are encoded once."""
+    start: int
+    """Position of its first token in the prompt."""
+    num_tokens: int
+    """Number of tokens from `start` on that have the model's placeholder. Each gets one row."""
+    cost: int
+    """What the encoder's run costs in a step, in prompt tokens."""
+    shape: tuple[int, ...]
+    """Shape of the pixels: [height, width, channels]."""
+    pixels: bytes
+    """One byte per number, in the order of `shape`."""
+
+    @property
+    def end(self) -> int:
+        """Position after its last token."""
+        return self.start + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPlace:
+    """Where an encoded item stands in the prompt of a request."""
+
+    digest: bytes
+    start: int
+    num_tokens: int
