@@ -20,7 +20,7 @@ class MediaPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadImage:
-    """An image that was decoded and processed: the tokens and items that replace its placeholder."""
+    """A decoded and processed image: the tokens and items that replace its placeholder."""
 
     digest: bytes
     """SHA-256 over the file's bytes, the processor with its settings, and the salt."""

@@ -94,8 +94,7 @@ class Idefics3Processor:
         fake, placeholders = settings.fake_token, settings.image_token * settings.tokens_per_tile
         lines = [
             "".join(
-                f"{fake}<row_{row}_col_{column}>{placeholders}"
-                for column in range(1, columns + 1)
+                f"{fake}<row_{row}_col_{column}>{placeholders}" for column in range(1, columns + 1)
             )
             + "\n"
             for row in range(1, rows + 1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tokenmill.backends.grammar import grammars
-from tokenmill.backends.grammar.keeping import LastUsed
 from tokenmill.backends.grammar.llguidance.backend import LLGuidance
+from tokenmill.core.last_used import LastUsed
 from tokenmill.core.requests.grammar import MAX_GRAMMAR, Grammar
 
 from .toy import SPEC
