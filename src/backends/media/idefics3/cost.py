@@ -18,8 +18,9 @@ TEXT = {
 def cost_of_tile(config: Mapping[str, Any], tile: int) -> int:
     """The cost of the encoder's run on a tile of `tile` x `tile` pixels, in prompt tokens.
 
-    It is at least 1: the number of the encoder's multiplications, divided by those of one token of the text
-    model. With p patches of s x s pixels, width h, inner width i and L layers, the encoder has
+    It is at least 1: the number of the encoder's multiplications, divided by those of one token of
+    the text model. With p patches of s x s pixels, width h, inner width i and L layers, the encoder
+    has
 
         3 p h s^2 + L (p (4 h^2 + 2 h i) + 2 p^2 h) + p h w
 
