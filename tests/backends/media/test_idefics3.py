@@ -8,11 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tokenizers import Tokenizer as Tokens
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import Idefics3Processor as TheirProcessor
-from transformers import PreTrainedTokenizerFast
 
 from tokenmill.backends.media.decoding import decode
 from tokenmill.backends.media.idefics3.cost import cost_of_tile
@@ -90,22 +85,6 @@ def test_an_image_of_1x1_pixels_becomes_17_items() -> None:
     assert [one.num_tokens for one in image.items] == [4] * 17
 
 
-def test_token_ids_of_chats_with_several_images_equal_those_of_transformers() -> None:
-    tokenizer = _tokenizer()
-    # As written by its authors, transformers adds no tokens of its own.
-    images = [noise(np.random.default_rng(0), size) for size in ((1, 1), (300, 100), (9, 400))]
-    text = "User : <image> compare <image> and\n<image>"
-    for changes in ({}, {"size": {"longest_edge": 64}}):
-        config = CONFIG | changes
-        made = CLASSES["idefics3"](size=config["size"], max_image_size=config["max_image_size"])
-        their_processor = TheirProcessor(made, tokenizer, image_seq_len=4)
-        expected = their_processor(text=text, images=images)["input_ids"][0]
-        processor = Idefics3Processor(config, {})
-        texts = iter([processor.process(image).text for image in images])
-        whole = re.sub("<image>", lambda _: next(texts), text)
-        assert tokenizer(whole)["input_ids"] == expected
-
-
 REFUSED: dict[str, dict[str, Any]] = {
     "there is no 'sise'. Did you mean 'size'": {"sise": {}},
     "size must be": {"size": {"longest_edge": 0}},
@@ -145,13 +124,3 @@ def test_a_tile_of_smolvlm_costs_as_much_as_a_thousand_tokens() -> None:
     assert cost_of_tile({"vision_config": vision, "text_config": text}, 512) == 1011
     assert cost_of_tile({"vision_config": vision, "text_config": text}, 256) < 1011 / 4
     assert cost_of_tile({"vision_config": vision}, 16) == 1
-
-
-def _tokenizer() -> PreTrainedTokenizerFast:
-    words = ["[UNK]", "User", ":", "compare", "and", "\n"]
-    special = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
-    special += [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
-    tokens = Tokens(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    tokens.pre_tokenizer = Whitespace()
-    tokens.add_special_tokens(special)
-    return PreTrainedTokenizerFast(tokenizer_object=tokens, unk_token="[UNK]")
