@@ -56,7 +56,8 @@ class MediaProcess:
         try:
             child.sockets[0].settimeout(IMAGE_SECONDS)
             send(child.sockets[0], data)
-            return decode_reply(receive(child.sockets[0], IMAGE_SECONDS))
+            reply: Reply = decode_reply(receive(child.sockets[0], IMAGE_SECONDS))
+            return reply
         except TimeoutError:
             cause = TOO_SLOW
         except (EOFError, OSError):
