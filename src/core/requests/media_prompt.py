@@ -15,3 +15,7 @@ class MediaPrompt:
     token_ids: Sequence[int]
     items: tuple[MediaItem, ...]
     """In order of their places, with digests that cover the salt."""
+
+
+EnginePrompt = str | Sequence[int] | MediaPrompt
+"""A text, token ids, or token ids with images."""
