@@ -49,3 +49,5 @@ CALL_ID_LENGTH: Member[int | None] = Member("call_id_length", None)
 WRITE_SAMPLE: Member[Callable[..., Any] | None] = Member("write_sample", None)
 """Writes a small sample for the conformance suite: write_sample(folder) of a model implementation
 writes a model, write_sample(weights) of a weight format returns a QuantizedSample."""
+TAKE_MEDIA: Member[Callable[[Any], None]] = Member("take_media", _nothing)
+"""take_media(items) of an executor whose model reads images: see interfaces.TakesMedia."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from ..config import EngineConfig
 from ..interfaces import ChatMessage, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
+from ..requests.media_prompt import EnginePrompt
 from ..requests.request_options import RequestOptions
 from ..requests.sampling_params import SamplingParams
 from .activity import Activity, LiveRequest
@@ -117,7 +118,7 @@ class EngineClient(Protocol):
 
     async def submit(
         self,
-        prompt: str | Sequence[int],
+        prompt: EnginePrompt,
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,
@@ -136,7 +137,7 @@ class EngineClient(Protocol):
 
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: EnginePrompt,
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,

@@ -15,6 +15,8 @@ class Limit(StrEnum):
     """The step had no tokens left (max_num_batched_tokens)."""
     SCORED = "limit of scored tokens"
     """The step could not score more prompt tokens."""
+    MEDIA = "its image could not be encoded yet"
+    """Others were encoded in the step, or the encoder cache was full."""
     SEQUENCES = "max_num_seqs"
     BLOCKS = "no free blocks"
     WATERMARK = "watermark"

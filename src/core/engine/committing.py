@@ -12,6 +12,7 @@ from ..plan import Grant, StepResult, TokenLogprobs
 from .accepting import accept, drop_passed, give_back, publish
 from .blocks.pool import BlockPool
 from .draft_planning import DraftPlanner
+from .media import MediaPool
 from .planning import OpenPlan
 from .queues import RequestQueues
 from .request import Request, RequestStatus
@@ -48,12 +49,16 @@ class StepCommitter:
     suspects: Suspects
     ended: list[str]
     """Ids of the requests that the next plan lets the executor forget."""
+    media: MediaPool | None
+    """None: the model reads no images."""
 
     def commit(
         self, opened: OpenPlan, result: StepResult, now: float, tally: StepTally
     ) -> list[RequestUpdate]:
         """Apply a result, and count its tokens in `tally`; returns the updates of the requests."""
         plan = opened.plan
+        if self.media is not None:
+            self.media.commit(plan.media)
         for request in opened.swapped_out:
             self._unpin(request)
         failures = {failure.engine_id: failure.message for failure in result.failures}
@@ -97,6 +102,8 @@ class StepCommitter:
             if grant.gives_back:
                 give_back(self.pool, request)
         drop_passed(self.pool, request)
+        if self.media is not None:
+            self.media.drop_passed(request)
         if run.finish_reason is not None:
             self.end(request, run.finish_reason, now)
         if not (grant.samples or scored or pooled or run.finish_reason is not None):
@@ -123,11 +130,14 @@ class StepCommitter:
         num_computed = sum(not request.num_stale_plans for request in opened.requests)
         pairs = zip(opened.requests, opened.plan.grants, strict=True)
         failed = [(request, grant) for request, grant in pairs if self._settle(request, grant)]
+        updates = []
         if num_computed == 1:
-            return [self._fail(request, message, now) for request, _ in failed]
-        if failed:
+            updates = [self._fail(request, message, now) for request, _ in failed]
+        elif failed:
             self._suspect(failed)
-        return []
+        if self.media is not None:
+            self.media.fail(opened.plan.media)
+        return updates
 
     def _suspect(self, failed: Sequence[tuple[Request, Grant]]) -> None:
         """Repeat these requests. Suspects hold no blocks, so that those repeated next find room."""
@@ -147,6 +157,8 @@ class StepCommitter:
         self.ended.append(request.engine_id)
         self.pool.drop(reversed(request.block_ids))
         request.tables.clear()
+        if self.media is not None:
+            self.media.let_go(request)
         request.num_published_blocks = 0
         request.num_computed_tokens = request.num_proposed_tokens = 0
         request.num_inflight_tokens = request.num_inflight_samples = 0
@@ -187,6 +199,8 @@ class StepCommitter:
         request.finish_reason = reason
         request.finished_time = now
         request.num_proposed_tokens = 0
+        if self.media is not None:
+            self.media.end(request)
         if request.first_scheduled_time is not None:
             self.ended.append(request.engine_id)
             if self.drafts is not None:

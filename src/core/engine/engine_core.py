@@ -22,6 +22,7 @@ from ..plan import StepPlan, StepResult
 from .blocks.pool import BlockPool
 from .committing import RequestUpdate, StepCommitter
 from .draft_planning import DraftPlanner
+from .media import MediaPool
 from .planning import OpenPlan, StepPlanner
 from .queues import RequestQueues
 from .request import Request
@@ -64,14 +65,17 @@ class EngineCore:
         speculation: SpeculationLimits | None = None,
         step_log_size: int = 0,
         hook_times: HookTimes = NO_HOOKS,
+        media: MediaPool | None = None,
     ) -> None:
         """`kv_windows`, `num_stages`: see ModelInfo. `speculation` None: there are no drafts.
+        `media` None: the model reads no images.
         `step_log_size`: in bytes, 0: no step log; `hook_times`: for the step log."""
         self.max_model_len = max_model_len
         self.pool = BlockPool(num_blocks, block_size, kv_windows)
         if limits.enable_prefix_caching and plugins.observes(PrefixCacheChanged):
             self.pool.changes = []
         self.host_pool = BlockPool(num_host_blocks, block_size)
+        self.media = media
         self._blocks, self._blocks_at = "", 0.0
         self._plugins = plugins
         self._step_tokens = limits.max_num_batched_tokens
@@ -100,6 +104,7 @@ class EngineCore:
             suspects=suspects,
             ended=ended,
             num_stages=num_stages,
+            media=media,
         )
         self._committer = StepCommitter(
             queues=self._queues,
@@ -110,6 +115,7 @@ class EngineCore:
             drafts=self._drafts,
             suspects=suspects,
             ended=ended,
+            media=media,
         )
         self._open: deque[OpenPlan] = deque()
         self._updates: list[RequestUpdate] = []  # made outside of a commit
@@ -210,6 +216,7 @@ class EngineCore:
             refusal = self._plugins.admit(request.view, load)
             if refusal is not None:
                 raise self._refused(requests, refusal, self._plugins.refusing_plugin)
+        self._add_media(requests)
         for request in requests:
             request.last_served_step = self._planner.step_id
             self._queues.add(request)
@@ -217,6 +224,15 @@ class EngineCore:
             self.log.add(requests, now)
         if self._plugins.observes(Admitted):
             self._plugins.emit(describe_admitted(requests))
+
+    def _add_media(self, requests: Sequence[Request]) -> None:
+        """The choices of a request have the same images."""
+        if self.media is None or not requests[0].media:
+            return
+        try:
+            self.media.add(requests)
+        except OverloadedError as error:
+            raise self._refused(requests, Refusal(reason=str(error))) from None
 
     def _refused(
         self, requests: Sequence[Request], refusal: Refusal, plugin: str | None = None
@@ -448,3 +464,5 @@ class EngineCore:
             host_held[block] += 1
         self.host_pool.check(host_held)
         self._queues.check()
+        if self.media is not None:
+            self.media.check(self._queues)

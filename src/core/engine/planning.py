@@ -9,10 +9,12 @@ from ..contract.explanation import Limit
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..contract.providers.deciders import decode_first, last_come
 from ..host.plugin_host import PluginHost
-from ..plan import Grant, RequestStart, StepPlan
+from ..plan import Grant, MediaWork, RequestStart, StepPlan
+from ..requests.media import MediaItem, MediaPlace
 from .blocks.block_table import BlockTable
 from .blocks.pool import BlockPool
 from .draft_planning import DraftPlanner
+from .media import MediaPool
 from .queues import RequestQueues
 from .request import Request, RequestStatus
 from .statistics import describe_preempted
@@ -76,6 +78,8 @@ class StepPlanner:
     """Ids of the requests that the next plan lets the executor forget."""
     num_stages: int
     """See ModelInfo.num_stages."""
+    media: MediaPool | None
+    """None: the model reads no images."""
     step_id: int = 0
     """Id of the last plan."""
     total_preemptions: int = 0
@@ -173,6 +177,7 @@ class StepPlanner:
             starving=starving,
             num_stages=self.num_stages,
             left_out=left_out,
+            media=self.media,
         )
 
     def _keep(self, step: Step, succeeded: bool, *, drafts: bool = True) -> bool:
@@ -214,6 +219,7 @@ class StepPlanner:
         queries = sum(p.request.num_tokens for p in first_starts)
         hits = sum(p.num_hit_tokens for p in first_starts)
         freed_host_blocks = [block for p in starts for block in p.request.host_block_ids]
+        work = None if self.media is None else self._apply_media(self.media, step)
         plan = StepPlan(
             step_id=self.step_id,
             ended=tuple(self.ended),
@@ -221,6 +227,7 @@ class StepPlanner:
             copies=tuple(step.copies),
             grants=tuple(self._grant(pending) for pending in pendings),
             draft_token_budget=0 if self.drafts is None else step.budget,
+            media=work,
         )
         self.ended.clear()
         return OpenPlan(
@@ -234,6 +241,15 @@ class StepPlanner:
             prefix_cache_hits=hits,
         )
 
+    def _apply_media(self, media: MediaPool, step: Step) -> MediaWork | None:
+        assert step.media is not None
+        work = media.apply(step.media)
+        for pending in step.grants.values():
+            if pending.request.media:
+                end = pending.begin + pending.num_tokens
+                media.hold(pending.request, pending.begin, end, step.media)
+        return work
+
     def _requeue(self, preemption: PendingPreemption) -> None:
         request = preemption.request
         self.total_preemptions += 1
@@ -241,6 +257,8 @@ class StepPlanner:
         self.queues.requeue(request)
         self.ended.append(request.engine_id)
         request.tables.clear()
+        if self.media is not None:
+            self.media.let_go(request)
         request.num_proposed_tokens = 0
         request.num_preemptions += 1
         request.num_published_blocks = 0
@@ -269,6 +287,7 @@ class StepPlanner:
             stop_token_ids=request.stop_token_ids,
             bad_word_ids=request.bad_word_ids,
             logits_processors=request.logits_processors,
+            media=tuple(map(_place, request.media)) if request.media else (),
         )
 
     def _grant(self, pending: PendingGrant) -> Grant:
@@ -301,6 +320,10 @@ class StepPlanner:
 
 def _num_passed_blocks(request: Request) -> tuple[int, ...]:
     return tuple([table.num_passed for table in request.tables])
+
+
+def _place(item: MediaItem) -> MediaPlace:
+    return MediaPlace(digest=item.digest, start=item.start, num_tokens=item.num_tokens)
 
 
 def _preempted_first(requests: Sequence[Request]) -> list[Request]:

@@ -6,11 +6,12 @@ num_inflight_tokens. Prefill, chunks, decode and resuming are all "compute the n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
 from ..outputs import FinishReason
+from ..requests.media import MediaItem
 from ..requests.pooling import Pooling
 from ..requests.request_options import NO_OPTIONS, RequestOptions
 from ..requests.sampling_params import SamplingParams
@@ -76,6 +77,9 @@ class Request:
     """Whether the log-probabilities of its prompt tokens are computed, or their hidden states are
     pooled. Of the choices of a prompt, only the first does this."""
 
+    media: tuple[MediaItem, ...] = ()
+    """The images of its prompt, in order of their places."""
+
     grammar_seconds: float = 0.0
     """Time that it waited for its grammar to be compiled, before it was queued."""
     sequence: int = 0
@@ -103,6 +107,9 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)
     num_published_blocks: int = 0
     """Number of blocks at the beginning of its tables that need not be published any more."""
+    num_passed_items: int = 0
+    num_granted_items: int = 0
+    """It holds the items of `media` from the first number on, up to the second."""
     num_preemptions: int = 0
     num_cached_tokens: int = 0
     num_counted_prompt_tokens: int = 0
@@ -187,6 +194,16 @@ class Request:
         return bool(self.host_block_ids)
 
     @property
+    def media_digests(self) -> Set[bytes]:
+        """The digests of its items, each once."""
+        return {item.digest for item in self.media}
+
+    @property
+    def held_items(self) -> Sequence[MediaItem]:
+        """The items that it holds in the encoder cache."""
+        return self.media[self.num_passed_items : self.num_granted_items]
+
+    @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """Tokens that end the request: the model's own, unless ignored, and those of the caller."""
         eos = () if self.sampling_params.ignore_eos else self.eos_token_ids
@@ -213,7 +230,8 @@ class Request:
     def hashes_for(self, num_blocks: int, block_size: int) -> Sequence[bytes]:
         """Hashes of the first `num_blocks` blocks. All tokens in these blocks must be known."""
         if len(self.block_hashes) < num_blocks:
-            new = self.token_ids[len(self.block_hashes) * block_size : num_blocks * block_size]
+            start = len(self.block_hashes) * block_size
+            new = self.token_ids[start : num_blocks * block_size]
             parent = self.block_hashes[-1] if self.block_hashes else self.cache_root
-            self.block_hashes += hash_chain(parent, new, block_size)
+            self.block_hashes += hash_chain(parent, new, block_size, self.media, start)
         return self.block_hashes[:num_blocks]

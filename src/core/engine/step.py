@@ -15,6 +15,7 @@ from ..contract.explanation import Limit
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..plan import BlockCopies, CopyDirection
 from .blocks.pool import BlockPool
+from .media import MediaPool, MediaStep
 from .prefix_hits import PrefixHit, find_prefix, no_hit
 from .read_only import ReadOnlyStep
 from .request import Request, RequestStatus
@@ -62,6 +63,8 @@ class PendingGrant:
     """Draft tokens to verify, in addition to `num_tokens`."""
     max_draft_tokens: int = 0
     num_lookahead_tokens: int = 0
+    encoding_cost: int = 0
+    """What encoding its images takes from the budget, in tokens."""
 
     @property
     def begin(self) -> int:
@@ -121,6 +124,7 @@ class Step:
         starving: Request | None = None,
         num_stages: int = 1,
         left_out: Limit = Limit.NOT_OFFERED,
+        media: MediaPool | None = None,
     ) -> None:
         """`num_stages`: with several, requests of open plans get no grant, and the others are
         divided among the plans that the stages compute at the same time. `left_out`: why waiting
@@ -144,6 +148,8 @@ class Step:
         self.must_drain = False
         """Whether a request that should be preempted is in an open plan. Then the engine drops this
         step and decides again after the plan's commit."""
+        self.media = None if media is None else MediaStep(media)
+        self._encoding_cost = 0
         self._pool = pool
         self._host_pool = host_pool
         self._limits = limits
@@ -166,7 +172,7 @@ class Step:
     @property
     def num_tokens(self) -> int:
         """Number of tokens that the grants compute, with drafts."""
-        return self._limits.max_num_batched_tokens - self.budget
+        return self._limits.max_num_batched_tokens - self.budget - self._encoding_cost
 
     def is_candidate(self, request: Request) -> bool:
         """Whether the scheduler could offer this request."""
@@ -273,6 +279,11 @@ class Step:
             if uncomputed:
                 self._refuse(request, Limit.PLUGIN)
             return 0
+        if self.media is not None and request.media:
+            num_tokens = self.media.reach(request, start, num_tokens, self.budget)
+            if not num_tokens:
+                self._refuse(request, Limit.MEDIA)
+                return 0
         if request.scores_prompt:
             num_tokens = self._scorable(request, start, num_tokens)
             if not num_tokens:
@@ -458,11 +469,19 @@ class Step:
         given_back = self.grants.pop(request.engine_id, None)
         if given_back is not None:
             self.budget += given_back.num_tokens
+            self._give_back_media(given_back)
             self._scoring_budget += len(given_back.scored)
             self._pool.drop(reversed([*chain.from_iterable(given_back.new_block_ids)]))
         self.preempted[request.engine_id] = self._take_out(request, victim.mode, needy)
         self._pool.drop(reversed(request.block_ids))
         self._num_running -= 1
+
+    def _give_back_media(self, grant: PendingGrant) -> None:
+        if self.media is None:
+            return
+        cost = min(grant.encoding_cost, self.media.give_back(grant.request))
+        self.budget += cost
+        self._encoding_cost -= cost
 
     def _take_out(self, request: Request, mode: str, needy: Request) -> PendingPreemption:
         """For "swap", plan to copy the computed blocks to the host, if they fit there."""
@@ -481,6 +500,11 @@ class Step:
     def _grant(self, grant: PendingGrant) -> int:
         self.grants[grant.request.engine_id] = grant
         self.budget -= grant.num_tokens
+        if self.media is not None and grant.request.media:
+            cost = self.media.take(grant.request, grant.begin, grant.begin + grant.num_tokens)
+            grant.encoding_cost = min(cost, self.budget)
+            self.budget -= grant.encoding_cost
+            self._encoding_cost += grant.encoding_cost
         if grant.request.scores_prompt:
             self._scoring_budget -= len(grant.scored)
         return grant.num_tokens

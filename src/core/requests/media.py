@@ -6,6 +6,7 @@ request, never in plans.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -40,3 +41,13 @@ class MediaPlace:
     digest: bytes
     start: int
     num_tokens: int
+
+
+def media_in(items: Sequence[MediaItem], start: int, end: int) -> bytes:
+    """The digests of the items with tokens in [start, end), each with its place from `start` on.
+    Two stretches of tokens with equal bytes show the same parts of the same images."""
+    return b"".join(
+        item.digest + (item.start - start).to_bytes(8, "little", signed=True)
+        for item in items
+        if item.start < end and start < item.end
+    )

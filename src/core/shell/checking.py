@@ -14,6 +14,7 @@ from ..config import EngineConfig
 from ..errors import TOO_LONG, EngineStoppedError, InvalidRequestError, named
 from ..interfaces import ModelInfo, Tokenizer
 from ..requests.media import MediaItem
+from ..requests.media_prompt import EnginePrompt, MediaPrompt
 from ..requests.request_options import NO_OPTIONS, RequestOptions
 from ..requests.sampling_params import SamplingParams
 from .prompts import check_kind
@@ -42,6 +43,17 @@ class CheckedRequest:
     media: tuple[MediaItem, ...] = ()
     """The images of the prompt, in order of their places."""
 
+    def without_pixels(self) -> CheckedRequest:
+        """The request as it is sent to another process, after its pixels."""
+        return self.with_pixels({}) if self.media else self
+
+    def with_pixels(self, pixels: Mapping[bytes, bytes]) -> CheckedRequest:
+        """The request with pixels by the digests of its items."""
+        if not self.media:
+            return self
+        found = [replace(item, pixels=pixels.get(item.digest, b"")) for item in self.media]
+        return replace(self, media=tuple(found))
+
     def refuse_stale(self, info: ModelInfo, max_model_len: int) -> None:
         """Raise EngineStoppedError if the check does not hold for this engine, which was started
         again with a smaller context or another vocabulary."""
@@ -54,7 +66,7 @@ class CheckedRequest:
 
 
 async def check(
-    prompt: str | Sequence[int],
+    prompt: EnginePrompt,
     params: SamplingParams,
     options: RequestOptions,
     *,
@@ -69,6 +81,10 @@ async def check(
     """
     check_kind(params, SamplingParams)
     check_sampling_params(params, info, config.max_logprobs)
+    media: tuple[MediaItem, ...] = ()
+    if isinstance(prompt, MediaPrompt):
+        check_media(prompt, params, info)
+        media, prompt = prompt.items, prompt.token_ids
     if isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
         raise InvalidRequestError(
             f"a prompt is a text or a list of token ids, got {type(prompt).__name__}",
@@ -82,6 +98,8 @@ async def check(
     checked = check_ids(
         prompt, params, options, vocab_size=info.vocab_size, max_model_len=max_model_len
     )
+    if media:
+        checked = replace(checked, media=media)
     if not params.bad_words:
         return checked
     return replace(checked, bad_word_ids=await _encode_bad_words(params.bad_words, tokenizer))
@@ -111,6 +129,30 @@ def check_ids(
         max_model_len=max_model_len,
         vocab_size=vocab_size,
     )
+
+
+def check_media(prompt: MediaPrompt, params: SamplingParams, info: ModelInfo) -> None:
+    """Check that each image stands in its own places of a prompt.
+
+    Raises InvalidRequestError.
+    """
+    if info.media is None:
+        raise InvalidRequestError(f"model {info.name} reads no images", param="prompt")
+    if params.truncate_prompt_tokens is not None and prompt.items:
+        raise InvalidRequestError(
+            "a prompt with images cannot be truncated: leave out truncate_prompt_tokens",
+            param="truncate_prompt_tokens",
+        )
+    placeholder, end = info.media.placeholder_token_id, 0
+    for item in prompt.items:
+        tokens = prompt.token_ids[item.start : item.end]
+        is_in_place = end <= item.start and len(tokens) == item.num_tokens > 0
+        if not is_in_place or set(tokens) != {placeholder}:
+            raise InvalidRequestError(
+                f"the image at token {item.start} does not stand in {item.num_tokens} placeholders",
+                param="prompt",
+            )
+        end = item.end
 
 
 def check_prompt_text(prompt: str, tokenizer: Tokenizer, max_model_len: int) -> None:

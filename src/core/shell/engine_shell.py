@@ -18,6 +18,7 @@ from ..contract.trace import Trace
 from ..errors import EngineStoppedError
 from ..interfaces import ChatMessage, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
+from ..requests.media_prompt import EnginePrompt
 from ..requests.request_options import NO_OPTIONS, RequestOptions
 from ..requests.sampling_params import SamplingParams
 from .checking import CheckedRequest, check, default_sampling_params
@@ -180,7 +181,7 @@ class EngineShell(EngineClient):
 
     async def submit(
         self,
-        prompt: str | Sequence[int],
+        prompt: EnginePrompt,
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,
@@ -216,7 +217,7 @@ class EngineShell(EngineClient):
 
     async def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: EnginePrompt,
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,

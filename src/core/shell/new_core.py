@@ -7,11 +7,12 @@ from dataclasses import replace
 from ..config import EngineConfig
 from ..contract.providers.speculation import SpeculationLimits
 from ..engine.engine_core import EngineCore
+from ..engine.media import MediaPool
 from ..engine.step import StepLimits
 from ..engine.step_log.ledger import HookTimes
 from ..errors import ConfigError
 from ..host.plugin_host import PluginHost
-from ..interfaces import ModelInfo
+from ..interfaces import MediaInfo, ModelInfo
 from ..kv_memory import blocks_held, longest_sequence
 
 SCORING_BYTES = 1 << 28
@@ -89,7 +90,12 @@ def make_core(
         speculation=_limit_drafts(plugins, info),
         step_log_size=config.step_log_size,
         hook_times=HookTimes(plugins.delaying_hooks, plugins.seconds_by_hook),
+        media=_media_pool(info.media),
     )
+
+
+def _media_pool(info: MediaInfo | None) -> MediaPool | None:
+    return None if info is None else MediaPool(info.cache_bytes, info.bytes_per_token)
 
 
 def _max_num_scored_tokens(info: ModelInfo, token_budget: int) -> int:

@@ -66,6 +66,7 @@ def make_requests(
             scores_prompt=index == 0
             and (params.prompt_logprobs is not None or params.pooling is not None),
             grammar_seconds=grammar_seconds,
+            media=checked.media,
         )
         for index, engine_id in enumerate(engine_ids(request_id, options.prompt_index, params.n))
     ]

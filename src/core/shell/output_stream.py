@@ -169,8 +169,13 @@ class OutputStream:
 
     def add_prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
         """Append the log-probabilities of the next prompt tokens."""
-        if self._prompt_logprobs is not None:
-            self._prompt_logprobs += logprobs
+        if self._prompt_logprobs is None:
+            return
+        start = len(self._prompt_logprobs)
+        self._prompt_logprobs += logprobs
+        for item in self.requests[0].media:  # a placeholder is no token that a model predicts
+            for position in range(max(start, item.start), min(item.end, start + len(logprobs))):
+                self._prompt_logprobs[position] = None
 
     def add_pooled(self, sum_e: Sequence[float]) -> None:
         """Add the sum of further hidden states."""

@@ -44,6 +44,7 @@ from .messages import (
     Observed,
     Output,
     Outputs,
+    Pixels,
     Ready,
     Report,
     ResetCache,
@@ -107,6 +108,8 @@ class EngineProcess(asyncio.Protocol):
         self._numbers: dict[OutputStream, int] = {}
         self._news: dict[OutputStream, None] = {}
         """Streams with unsent outputs, in the order in which they got them."""
+        self._pixels: dict[bytes, bytes] = {}
+        """Those of the next request, by digest."""
         self._submitting: dict[int, asyncio.Task[None]] = {}
         self._tracing: set[asyncio.Task[None]] = set()
         self._is_flush_due = False
@@ -178,7 +181,11 @@ class EngineProcess(asyncio.Protocol):
 
     def _handle(self, message: Message) -> None:
         match message:
+            case Pixels(digest, data):
+                self._pixels[digest] = data
             case Submit():
+                message = Submit(message.number, message.request.with_pixels(self._pixels))
+                self._pixels.clear()
                 task = self._loop.create_task(self._submit(message))
                 self._submitting[message.number] = task
                 task.add_done_callback(partial(self._forget_submission, message.number))

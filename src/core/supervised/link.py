@@ -45,6 +45,7 @@ from .messages import (
     Observe,
     Observed,
     Outputs,
+    Pixels,
     Ready,
     Report,
     ResetCache,
@@ -304,9 +305,11 @@ class EngineLink(asyncio.Protocol):
         stream.end = partial(self.end, is_read=False)
         self.open_requests[stream.number] = stream
         try:
+            for item in stream.request.media:
+                self._send(Pixels(item.digest, item.pixels))
             answer = await self._call(
                 stream.number,
-                Submit(stream.number, stream.request),
+                Submit(stream.number, stream.request.without_pixels()),
             )
         except BaseException:  # cancelled, lost, or a message that cannot be encoded
             self.end(stream, is_read=False)

@@ -33,8 +33,16 @@ class StartEngine(Message, frozen=True):
     place: Place = WHOLE_MACHINE
 
 
+class Pixels(Message, frozen=True):
+    """The pixels of an item of the next request. They come one by one, because decoding all images
+    of a request would stop the event loop for too long."""
+
+    digest: bytes
+    data: bytes
+
+
 class Submit(Message, frozen=True):
-    """Queue a request. Answered by Accepted or Refused."""
+    """Queue a request, whose items are without pixels. Answered by Accepted or Refused."""
 
     number: int
     request: CheckedRequest
@@ -176,7 +184,9 @@ class TracedAll(Message, frozen=True):
     number: int
 
 
-ToEngine = StartEngine | Submit | End | Ask | ResetCache | Explain | Observe | TraceBack | Stop
+ToEngine = (
+    StartEngine | Pixels | Submit | End | Ask | ResetCache | Explain | Observe | TraceBack | Stop
+)
 FromEngine = (
     Stage
     | Ready

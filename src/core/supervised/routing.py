@@ -25,12 +25,13 @@ class Routed:
         self.options = request.options
         self._root = hash_root(info.name, request.options.cache_salt or "")
         self._is_hashed = is_hashed
+        self._media = request.media
 
     @cached_property
     def block_hashes(self) -> Sequence[bytes]:
         """See RoutedRequest."""
         most = MAX_HASHED_BLOCKS * self.block_size if self._is_hashed else 0
-        return hash_chain(self._root, self.prompt_token_ids[:most], self.block_size)
+        return hash_chain(self._root, self.prompt_token_ids[:most], self.block_size, self._media)
 
 
 def view_of(index: int, link: EngineLink) -> ReplicaView:

@@ -17,6 +17,7 @@ from enum import Enum, auto
 from ...contract.activity import BlockState
 from ...contract.events import RemovedBlock, StoredBlock
 from ...kv_memory import max_blocks_held
+from ...requests.media import MediaItem, media_in
 from .block_list import BlockList
 
 
@@ -47,22 +48,31 @@ def hash_root(*identity: str) -> bytes:
     return hashlib.sha256(repr(identity).encode()).digest()
 
 
-def hash_chain(parent: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
-    """A hash per full block, over the hash of the block before it and its own token ids.
+def hash_chain(
+    parent: bytes,
+    token_ids: Sequence[int],
+    block_size: int,
+    media: Sequence[MediaItem] = (),
+    offset: int = 0,
+) -> list[bytes]:
+    """A hash per full block, over the hash of the block before it, its own token ids, and the
+    images that have tokens in it. `media`: those of the prompt; `offset`: position of the first
+    token in it.
 
     So two equal hashes mean equal blocks after equal beginnings. Source: the automatic prefix
     caching of vLLM.
     """
     found = []
     for start in range(0, len(token_ids) - block_size + 1, block_size):
-        parent = hash_block(parent, token_ids[start : start + block_size])
+        seen = media_in(media, offset + start, offset + start + block_size) if media else b""
+        parent = hash_block(parent, token_ids[start : start + block_size], seen)
         found.append(parent)
     return found
 
 
-def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """SHA-256 over the parent's hash and the token ids."""
-    return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
+def hash_block(parent: bytes, token_ids: Sequence[int], media: bytes = b"") -> bytes:
+    """SHA-256 over the parent's hash, the token ids and the images."""
+    return hashlib.sha256(parent + array("q", token_ids).tobytes() + media).digest()
 
 
 _HASH_SIZE = hashlib.sha256().digest_size

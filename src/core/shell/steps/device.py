@@ -10,9 +10,11 @@ from contextlib import suppress
 
 from ...engine.committing import RequestUpdate
 from ...engine.engine_core import EngineCore
-from ...errors import CONTAINED, DeviceError
+from ...engine.request import Request
+from ...errors import CONTAINED, DeviceError, RequestFailedError
 from ...interfaces import Executor
 from ...log import get_logger
+from ...members import TAKE_MEDIA
 from ...plan import StepPlan, StepResult, check_result
 from ...processes.watching.board import Board
 from .shown import ShownSteps
@@ -143,6 +145,17 @@ class DeviceSteps:
             **self._suspects,
             exc_info=None if is_repeated else error,
         )
+
+    def take_media(self, requests: Sequence[Request]) -> None:
+        """Give the executor the images of a new request, before a plan starts it.
+
+        Raises RequestFailedError if it cannot take them.
+        """
+        try:
+            TAKE_MEDIA.of(self._executor)(requests[0].media)
+        except CONTAINED as error:
+            log.error("executor_failed", method="take_media", **self._suspects, exc_info=error)
+            raise RequestFailedError("the engine could not take the images") from error
 
     # Progress
 

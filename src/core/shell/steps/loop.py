@@ -107,6 +107,15 @@ class StepLoop:
             self._steps.numbers[request.engine_id] = stream.number
         self._idle.clear()
         self._wake.set()
+        if requests[0].media:
+            self._take_media(requests, stream)
+
+    def _take_media(self, requests: Sequence[Request], stream: OutputStream) -> None:
+        try:
+            self._steps.take_media(requests)
+        except RequestFailedError:
+            self.abort_stream(stream)
+            raise
 
     def _check_prompt_logprobs(self, stream: OutputStream) -> None:
         streams = (*self._live_streams(), stream)
