@@ -6,18 +6,21 @@ This module may import every package of the engine. It only connects them and ho
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .core import kinds
 from .core.config import EngineConfig
 from .core.contract.client import STALL_SECONDS
 from .core.contract.registry import ONLY_REPLICA, Replica
 from .core.errors import TokenmillError
+from .core.host.choice import choose_slot
 from .core.host.plugin_host import PluginHost
-from .core.interfaces import Progress, no_progress
+from .core.host.plugin_set import enabled_plugins
+from .core.interfaces import MediaInfo, MediaReader, Progress, Tokenizer, no_progress
 from .core.processes.free_memory import return_free_memory
 from .core.shell.engine_shell import EngineShell
 from .core.shell.local_engine import EngineParts, LocalEngine, local_engine, refuse_replicas
@@ -294,6 +297,35 @@ def _load_tokenizer_again(config: EngineConfig) -> HFTokenizer:
     tokenizer = _load_tokenizer(config, model, no_progress)
     return_free_memory()  # 12 MB, which only loading needed
     return tokenizer
+
+
+def build_media_reader(
+    config: EngineConfig,
+    media: MediaInfo,
+    tokenizer: Tokenizer,
+    *,
+    kwargs: Mapping[str, Any],
+    max_pixels: int,
+    cache_bytes: int,
+) -> MediaReader:
+    """The reader of images for a model, in the process that reads requests. Its other arguments:
+    see make_image_reader.
+
+    Raises ConfigError if no media processor fits the model, and for wrong `kwargs`.
+    """
+    from .backends.media.choice import make_image_reader
+
+    plugins = enabled_plugins(config)
+    choice = choose_slot(kinds.MEDIA_PROCESSOR.name, config, plugins)
+    return make_image_reader(
+        plugins.registry,
+        choice,
+        media,
+        tokenizer,
+        kwargs=kwargs,
+        max_pixels=max_pixels,
+        cache_bytes=cache_bytes,
+    )
 
 
 class AsyncEngine(EngineShell):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from .plan import StepPlan, StepResult
 from .requests.grammar import Grammar
 from .requests.media import MediaItem
+from .requests.media_prompt import ReadImage
 
 Progress = Callable[[str, float], None]
 """Called with the name of a stage, for example "loading weights", and the fraction of it that is
@@ -110,6 +111,28 @@ class TakesMedia(Protocol):
     def take_media(self, items: Sequence[MediaItem]) -> None:
         """Keep the pixels of these items until a plan releases them. The engine's thread calls it
         before it launches a plan that starts their request; known items are ignored."""
+        ...
+
+
+class MediaReader(Protocol):
+    """Turns the bytes of images into items. Used in the event loop of the process that reads
+    requests, which decodes no image itself."""
+
+    async def read(self, data: bytes, salt: str = "") -> ReadImage:
+        """Decode and process an image file, unless it is known. `salt`: only images that were read
+        with the same salt are known.
+
+        Raises InvalidRequestError for bytes that are no image or that the model cannot read,
+        OverloadedError if too many images wait. Calls with the same image share the work.
+        """
+        ...
+
+    def find(self, digest: bytes) -> ReadImage | None:
+        """A known image, by its `ReadImage.digest`."""
+        ...
+
+    def close(self) -> None:
+        """Free all resources. No other method is called afterwards."""
         ...
 
 

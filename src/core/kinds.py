@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # only for type checkers: contracts are in the layer above
     from .contract.providers.deciders import Admission, PreemptionMode, Scheduler, SpeculativeMethod
     from .contract.providers.draft_length import DraftLengthPolicy
     from .contract.providers.http_routes import Routes
+    from .contract.providers.media_processing import MediaProcessor
     from .contract.providers.routing import Router
     from .contract.providers.transforming import Transform
 
@@ -290,6 +291,22 @@ REASONING_PARSER: Kind[ReasoningParser] = Kind(
         group="answers",
     ),
 )
+MEDIA_PROCESSOR: Kind[type[MediaProcessor]] = Kind(
+    name="media_processor",
+    does="items of the encoder from images",
+    suite="media:MediaProcessorConformance",
+    runs="api",
+    needs=("reasons_against", "__call__"),
+    has_auto=True,
+    flag=setting(
+        None,
+        "code that prepares images for the model: auto (by the model's files), idefics3 (Idefics3 "
+        "and SmolVLM), or a plugin's name",
+        group="backends",
+    ),
+)
+"""A factory is a function of a module, and returns a class, MediaProcessor of
+contract/providers/media_processing.py. Images are processed in a process of their own."""
 ROUTER: Kind[Router] = Kind(
     name="router",
     does="the replica of each request",

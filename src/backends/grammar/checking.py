@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 import msgspec
 
 from ...core.errors import InvalidRequestError, OverloadedError
+from ...core.last_used import LastUsed
 from ...core.requests.grammar import Grammar
 from .base import GrammarError
 from .grammars import MAX_COMPILED, Grammars
-from .keeping import LastUsed
 from .trying import Trial
 from .worker import Verdict, WorkerStart
 

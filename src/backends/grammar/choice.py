@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from ...core.contract.registry import Provider
-from ...core.errors import PluginError
 from ...core.log import get_logger
 from ..choosing.auto import Plugins, options_of
+from ..choosing.importable import factory_name, options_name
 from .base import GrammarSpec
 from .checking import GrammarChecker
 from .grammars import Grammars
@@ -39,18 +39,8 @@ def make_grammars(plugins: Plugins, spec: GrammarSpec) -> tuple[Grammars, Gramma
 
 def _describe(provider: Provider, options: Mapping[str, Any], spec: GrammarSpec) -> WorkerStart:
     return WorkerStart(
-        factory=_name_of(provider, provider.factory),
+        factory=factory_name(provider),
         options=dict(options),
-        options_type=None if provider.options is None else _name_of(provider, provider.options),
+        options_type=options_name(provider),
         spec=spec,
     )
-
-
-def _name_of(provider: Provider, found: Any) -> str:
-    name: str = found.__qualname__
-    if not name.isidentifier() or found.__module__ == "__main__":
-        raise PluginError(
-            f"{provider} of {provider.source}: {found.__module__}.{name} must be a function or "
-            "class of a module, because another process imports it"
-        )
-    return f"{found.__module__}:{name}"

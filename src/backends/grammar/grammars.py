@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...core.last_used import LastUsed
 from ...core.requests.grammar import Grammar
 from .base import CompiledGrammar, GrammarBackend, GrammarError, MaskedRows, Masks, Matcher
-from .keeping import LastUsed
 
 MAX_COMPILED = 256
 """Compiled grammars that are kept. Each takes 130 kB, so all together take 33 MB."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
-import signal
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ import msgspec
 
 from ...core.processes.channels.frames import receive, send
 from ...core.processes.entry import import_by_name
+from ...core.processes.limits import limit_memory, limited_time
 from ...core.requests.grammar import Grammar
 from .base import GrammarBackend, GrammarError, GrammarSpec, MaskedRows
 from .grammars import allow_all
@@ -59,10 +58,10 @@ def main(sock: socket.socket) -> None:
     with contextlib.suppress(EOFError):
         os.nice(NICENESS)
         backend, num_words = _make(msgspec.msgpack.decode(receive(sock), type=WorkerStart))
-        _limit_memory()
+        limit_memory(MEMORY_BYTES)
         while True:
             grammar = msgspec.msgpack.decode(receive(sock), type=Grammar)
-            with _limited_time():
+            with limited_time(CPU_SECONDS):
                 verdict = judge(backend, grammar, num_words)
             send(sock, msgspec.msgpack.encode(verdict))
 
@@ -88,20 +87,3 @@ def _make(start: WorkerStart) -> tuple[GrammarBackend, int]:
         arguments.append(import_by_name(start.options_type)(**(start.options or {})))
     backend: GrammarBackend = factory(*arguments)(start.spec)
     return backend, start.spec.num_words
-
-
-def _limit_memory() -> None:
-    with contextlib.suppress(OSError, ValueError):  # macOS has no such limit
-        with open("/proc/self/statm") as file:
-            size = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY_BYTES, size + MEMORY_BYTES))
-
-
-class _limited_time:
-    """Within it, the process dies of SIGPROF after CPU_SECONDS, even inside native code."""
-
-    def __enter__(self) -> None:
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-
-    def __exit__(self, *exc_info: object) -> None:
-        signal.setitimer(signal.ITIMER_PROF, 0)

@@ -1,0 +1,117 @@
+"""The settings of the processor of Idefics3 and SmolVLM, read from a model's files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ....core.errors import ConfigError
+from ....core.wording.suggest import near_and_known
+from .cost import VISION
+from .sizes import MAX_EDGE
+
+MODEL_TYPES = ("idefics3", "smolvlm")
+KWARGS = ("size", "max_image_size", "do_image_splitting")
+"""The settings that --mm-processor-kwargs may change."""
+LANCZOS = 1
+"""Pillow's number of this filter."""
+FILTERS = range(6)
+"""Pillow's numbers of filters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How an image becomes tiles and text."""
+
+    longest_edge: int
+    """The longer side of the whole image, in pixels."""
+    tile: int
+    """The sides of a tile, in pixels."""
+    splits: bool
+    """Whether the image is cut into tiles, beside the whole image in the size of a tile."""
+    resample: int
+    """Pillow's number of the filter for resizing."""
+    tokens_per_tile: int
+    image_token: str
+    fake_token: str
+    """Stands before and after the tokens of each tile."""
+    global_token: str
+    """Stands before the tokens of the whole image."""
+
+
+def read_settings(config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Settings:
+    """The settings of a model; `kwargs` are --mm-processor-kwargs.
+
+    Raises ConfigError for unknown kwargs, and for values that this processor cannot follow.
+    """
+    for name in kwargs:
+        if name not in KWARGS:
+            raise ConfigError(
+                f"--mm-processor-kwargs: there is no {name!r}{near_and_known(name, KWARGS)}"
+            )
+    given = {**config, **(config.get("image_processor") or {}), **kwargs}
+    for name in ("do_resize", "do_convert_rgb"):
+        if not given.get(name, True):
+            raise ConfigError(f"{name} is false, which is not supported")
+    tile = _longest_edge(given, "max_image_size", 364)
+    return Settings(
+        longest_edge=_longest_edge(given, "size", 4 * 364),
+        tile=tile,
+        splits=_switch(given, "do_image_splitting"),
+        resample=_filter(given.get("resample")),
+        tokens_per_tile=_tokens_per_tile(given, tile),
+        image_token=_text(given, "image_token", "<image>"),
+        fake_token=_text(given, "fake_image_token", "<fake_token_around_image>"),
+        global_token=_text(given, "global_image_token", "<global-img>"),
+    )
+
+
+def _longest_edge(given: Mapping[str, Any], name: str, default: int) -> int:
+    size = given.get(name) or {"longest_edge": default}
+    edge = size.get("longest_edge") if isinstance(size, Mapping) else None
+    if type(edge) is not int or not 0 < edge <= MAX_EDGE:
+        raise ConfigError(
+            f'{name} must be {{"longest_edge": N}} with N from 1 to {MAX_EDGE}, got {size!r:.100}'
+        )
+    return edge
+
+
+def _switch(given: Mapping[str, Any], name: str) -> bool:
+    value = given.get(name, True)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be true or false, got {value!r:.100}")
+    return value
+
+
+def _filter(value: object) -> int:
+    if value is None:
+        return LANCZOS
+    if type(value) is not int or value not in FILTERS:
+        raise ConfigError(f"resample must be a filter's number from 0 to 5, got {value!r:.100}")
+    return value
+
+
+def _text(given: Mapping[str, Any], name: str, default: str) -> str:
+    value = given.get(name) or default
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a text, got {value!r:.100}")
+    return value
+
+
+def _tokens_per_tile(given: Mapping[str, Any], tile: int) -> int:
+    """The number of rows that the encoder makes of a tile."""
+    vision = given.get("vision_config") or {}
+    patch, factor = vision.get("patch_size", VISION["patch_size"]), given.get("scale_factor", 2)
+    if type(patch) is not int or type(factor) is not int or patch < 1 or factor < 1:
+        raise ConfigError("patch_size and scale_factor must be positive integers")
+    if tile // patch < factor:
+        raise ConfigError(f"max_image_size: a tile needs at least {patch * factor} pixels per side")
+    num_tokens = (tile // patch) ** 2 // factor**2
+    written = given.get("image_seq_len", num_tokens)
+    if written != num_tokens:
+        raise ConfigError(
+            f"max_image_size: tiles of {tile} pixels become {num_tokens} tokens, but the model's "
+            f"files say {written!r:.20} (image_seq_len)"
+        )
+    return num_tokens

@@ -1,0 +1,153 @@
+"""Turns the bytes of images into items, and keeps those that were used last."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from ...core.contract.providers.media_processing import ProcessedImage
+from ...core.errors import InvalidRequestError, OverloadedError, RequestFailedError
+from ...core.interfaces import Tokenizer
+from ...core.last_used import LastUsed
+from ...core.log import get_logger
+from ...core.requests.media import MediaItem
+from ...core.requests.media_prompt import ReadImage
+from .messages import ProcessorStart
+from .processing import BUG, MediaProcess
+
+log = get_logger("media")
+
+MAX_WAITING = 64
+"""Maximum number of images that are decoded or wait for it. Most take 0.2 s."""
+MAX_WAITING_BYTES = 256 << 20
+"""The same for the bytes of their files. A single image may be larger."""
+MAX_KEPT = 1 << 14
+"""Maximum number of images that are kept."""
+BLOCKING_BYTES = 1 << 18
+"""The event loop hashes at most as many bytes itself, in 0.5 ms or less."""
+NO_PILLOW = "this server cannot read images: it needs pip install 'tokenmill[vision]'"
+
+
+@dataclass(slots=True)
+class _Shared:
+    """Work on one image, for all requests that have it."""
+
+    future: Future[ReadImage]
+    num_bytes: int
+    num_callers: int = 0
+
+
+class ImageReader:
+    """The MediaReader of core/interfaces. A process of its own decodes one image after the other;
+    it starts with the first one. A bad image can end it, but no other image."""
+
+    def __init__(
+        self,
+        start: ProcessorStart,
+        tokenizer: Tokenizer,
+        *,
+        placeholder_token_id: int,
+        cache_bytes: int,
+    ) -> None:
+        """`cache_bytes`: memory for the pixels of known images; 0: none are kept."""
+        self._process = MediaProcess(start)
+        self._source = start.factory
+        self._tokenizer, self._placeholder = tokenizer, placeholder_token_id
+        settings = json.dumps([start.factory, start.options, start.config, start.kwargs])
+        self._settings = hashlib.sha256(settings.encode()).digest()
+        self._cache_bytes = cache_bytes
+        self._known = LastUsed[bytes, ReadImage](max_count=MAX_KEPT, max_size=cache_bytes)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenmill-images")
+        self._open: dict[bytes, _Shared] = {}
+
+    async def read(self, data: bytes, salt: str = "") -> ReadImage:
+        """See MediaReader."""
+        if len(data) <= BLOCKING_BYTES:
+            digest = self._digest(data, salt)
+        else:
+            digest = await asyncio.to_thread(self._digest, data, salt)
+        return self._known.get(digest) or await self._share(digest, data)
+
+    def find(self, digest: bytes) -> ReadImage | None:
+        """See MediaReader."""
+        return self._known.get(digest)
+
+    def close(self) -> None:
+        """See MediaReader."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._process.close()
+
+    async def _share(self, digest: bytes, data: bytes) -> ReadImage:
+        """Wait for an image, for which other requests may wait already."""
+        shared = self._open.get(digest)
+        if shared is None:
+            self._refuse_too_many(len(data))
+            future = self._thread.submit(self._read, digest, data)
+            shared = self._open[digest] = _Shared(future, len(data))
+        shared.num_callers += 1
+        try:
+            # A caller that is cancelled must not cancel the work of the others.
+            return await asyncio.shield(asyncio.wrap_future(shared.future))
+        finally:
+            shared.num_callers -= 1
+            if not shared.num_callers:
+                del self._open[digest]
+                shared.future.cancel()
+
+    def _refuse_too_many(self, num_bytes: int) -> None:
+        if find_spec("PIL") is None:
+            raise InvalidRequestError(NO_PILLOW)
+        waiting = sum(shared.num_bytes for shared in self._open.values())
+        is_full = waiting and waiting + num_bytes > MAX_WAITING_BYTES
+        if is_full or len(self._open) >= MAX_WAITING:
+            raise OverloadedError("too many images wait to be decoded; try again later")
+
+    def _read(self, digest: bytes, data: bytes) -> ReadImage:
+        """Decode, process and keep an image, on the thread."""
+        if (known := self._known.get(digest)) is not None:  # a caller that has left asked for it
+            return known
+        image = self._made(digest, self._process.process(data))
+        if image.num_bytes <= self._cache_bytes:
+            self._known.put(digest, image, image.num_bytes)
+        return image
+
+    def _made(self, digest: bytes, image: ProcessedImage) -> ReadImage:
+        token_ids = self._tokenizer.encode(image.text, add_special_tokens=False, parse_special=True)
+        starts = _starts(token_ids, self._placeholder, [one.num_tokens for one in image.items])
+        if starts is None:
+            log.error("wrong_media_places", processor=self._source, text=image.text[:200])
+            raise RequestFailedError(BUG)
+        items = (
+            MediaItem(
+                digest=hashlib.sha256(digest + number.to_bytes(4, "big")).digest(),
+                start=start,
+                num_tokens=one.num_tokens,
+                cost=one.cost,
+                shape=one.shape,
+                pixels=one.data,
+            )
+            for number, (start, one) in enumerate(zip(starts, image.items, strict=True))
+        )
+        return ReadImage(digest=digest, token_ids=tuple(token_ids), items=tuple(items))
+
+    def _digest(self, data: bytes, salt: str) -> bytes:
+        """Of parts of a fixed length, so that no two inputs look alike."""
+        parts = hashlib.sha256(data).digest(), hashlib.sha256(salt.encode()).digest()
+        return hashlib.sha256(b"".join((*parts, self._settings))).digest()
+
+
+def _starts(token_ids: list[int], placeholder: int, lengths: list[int]) -> list[int] | None:
+    """Where items of these lengths begin. None if the placeholders are not exactly their places."""
+    places: Iterator[int] = (at for at, token_id in enumerate(token_ids) if token_id == placeholder)
+    starts = []
+    for length in lengths:
+        place = [at for _, at in zip(range(length), places, strict=False)]
+        if not place or len(place) < length or place[-1] - place[0] != length - 1:
+            return None
+        starts.append(place[0])
+    return starts if next(places, None) is None else None
