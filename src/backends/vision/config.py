@@ -48,9 +48,10 @@ class TowerConfig:
     """The projection joins squares of this many patches per side into one row."""
     text_hidden_size: int
     image_token_id: int
-    mean: tuple[float, float, float]
-    """Of a pixel's channels between 0 and 1; subtracted, before they are divided by `std`."""
-    std: tuple[float, float, float]
+    rescale_factor: float
+    """Bytes of pixels are multiplied by it; then `mean` is subtracted, and `std` divides."""
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
     @property
     def num_parameters(self) -> int:
@@ -109,17 +110,21 @@ def read_tower_config(fields: Mapping[str, Any], source: str) -> TowerConfig:
         scale_factor=factor,
         text_hidden_size=text.integer("hidden_size"),
         image_token_id=whole.integer("image_token_id", 128257),
-        mean=_channels(fields, "image_mean", source),
-        std=_channels(fields, "image_std", source),
+        rescale_factor=(
+            whole.number("rescale_factor", 1 / 255) if whole.flag("do_rescale", True) else 1.0
+        ),
+        mean=_channels(whole, "image_mean", 0.5, 0.0),
+        std=_channels(whole, "image_std", 0.5, 1.0),
     )
 
 
-def _channels(fields: Mapping[str, Any], name: str, source: str) -> tuple[float, float, float]:
-    value = fields.get(name)
-    if value is None:
-        return (0.5, 0.5, 0.5)
-    numbers = value if isinstance(value, list) else []
-    if len(numbers) != 3 or not all(isinstance(one, int | float) for one in numbers):
-        raise ConfigError(f"{name} in {source} must have 3 numbers, got {value!r:.80}")
-    red, green, blue = map(float, numbers)
-    return (red, green, blue)
+def _channels(fields: Fields, name: str, default: float, neutral: float) -> tuple[float, ...]:
+    """A number per channel."""
+    if not fields.flag("do_normalize", True):
+        return (neutral,) * 3
+    if fields.get(name) is None:
+        return (default,) * 3
+    numbers = fields.numbers(name)
+    if len(numbers) != 3:
+        raise ConfigError(f"{name} in {fields.source} must have 3 numbers, got {len(numbers)}")
+    return numbers

@@ -57,11 +57,19 @@ def load_tower(
     return VisionTower(
         config=config,
         patches=reader.linear([f"{model}.embeddings.patch_embedding"], e, patch),
+        levels_vc=_levels(config).to(device=device, dtype=dtype),
         positions_pe=reader.take(positions, (config.num_patches_per_side**2, e)),
         layers=tuple(layers),
         norm=reader.norm(f"{model}.post_layernorm", e, config),
         connector=reader.product("connector.modality_projection.proj", config, square),
     )
+
+
+def _levels(config: TowerConfig) -> torch.Tensor:
+    """The number of each byte in each channel, rounded as in transformers' processors."""
+    bytes_v = torch.arange(256, dtype=torch.float64)
+    rescaled_v1 = (bytes_v * config.rescale_factor).float()[:, None]
+    return (rescaled_v1 - torch.tensor(config.mean)) / torch.tensor(config.std)
 
 
 class _Reader:

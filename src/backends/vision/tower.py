@@ -3,7 +3,7 @@
 Formulas and the order of operations are those of transformers' Idefics3 and SmolVLM, whose tower is
 that of SigLIP.
 
-Shape suffixes: y, x pixels, c channels, p patches, e hidden size, h heads, d head size, r rows, t
+Shape suffixes: y, x pixels, v values of a byte, c channels, p patches, e hidden size, h heads, d head size, r rows, t
 hidden size of the text model.
 """
 
@@ -17,10 +17,6 @@ import torch.nn.functional as F
 
 from ..linear.base import ACTIVATIONS, Projection
 from .config import TowerConfig
-
-ACROSS_RESCALE = 1 / 255
-"""Bytes become numbers between 0 and 1."""
-
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
@@ -63,6 +59,8 @@ class VisionTower:
     config: TowerConfig
     patches: Projection
     """From the numbers of a patch, [c * y * x], to [e]."""
+    levels_vc: torch.Tensor
+    """The number of each byte in each channel: [256, c]."""
     positions_pe: torch.Tensor
     layers: Sequence[TowerLayer]
     norm: LayerNorm
@@ -87,13 +85,12 @@ class VisionTower:
 
     def _patches(self, pixels_yxc: torch.Tensor) -> torch.Tensor:
         """The normalized numbers of each patch, as the weights of a convolution order them."""
-        config, dtype = self.config, self.positions_pe.dtype
         height, width, _ = pixels_yxc.shape
-        numbers = pixels_yxc.to(self.positions_pe.device).float() * ACROSS_RESCALE
-        mean, std = (numbers.new_tensor(one) for one in (config.mean, config.std))
-        size = config.patch_size
-        grid = ((numbers - mean) / std).view(height // size, size, width // size, size, 3)
-        return grid.permute(0, 2, 4, 1, 3).reshape(-1, 3 * size * size).to(dtype)
+        channels_c = torch.arange(3, device=self.levels_vc.device)
+        numbers_yxc = self.levels_vc[pixels_yxc.to(self.levels_vc.device, torch.int64), channels_c]
+        size = self.config.patch_size
+        grid = numbers_yxc.view(height // size, size, width // size, size, 3)
+        return grid.permute(0, 2, 4, 1, 3).reshape(-1, 3 * size * size)
 
     def _positions(self, pixels_yxc: torch.Tensor) -> torch.Tensor:
         """The embeddings of the patches' positions. An image with fewer patches per side than the
