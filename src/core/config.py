@@ -20,9 +20,9 @@ from .settings.compilation import (
     check_compilation,
     check_level,
 )
-from .settings.declaration import arguments, flag, setting, unused_setting
+from .settings.declaration import arguments, flag, setting
 from .settings.hf_overrides import read_hf_overrides
-from .settings.multimodal import check_limits
+from .settings.multimodal import MAX_IMAGES, ImageLimit, image_limit, read_processor_kwargs
 from .settings.refused import refusal
 from .settings.sampling_defaults import read_sampling_defaults
 from .settings.speculation import SpeculationSettings, read_speculation
@@ -35,7 +35,6 @@ LOAD_FORMATS = ("auto", "dummy")
 KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 _GRAPHS = "CUDA graphs are for GPUs"
-_TEXT_ONLY = "the engine takes text only"
 
 
 def _with_kinds(cls: type[T]) -> type[T]:
@@ -317,12 +316,47 @@ class EngineConfig:
         between=(1, 2**31),
         unused_on_cpu=_GRAPHS,
     )
-    limit_mm_per_prompt: str | Mapping[str, object] | None = unused_setting(
+    limit_mm_per_prompt: str | Mapping[str, object] | None = setting(
         None,
-        "maximum number of images, videos and audio inputs in a prompt as JSON, such as "
-        """'{"image": 3, "video": {"count": 1, "width": 640, "height": 640}}'""",
-        _TEXT_ONLY,
+        "maximum number of images in a prompt as JSON, such as '{\"image\": 2}' or "
+        """'{"image": {"count": 5, "width": 512, "height": 512}}'; a lower limit or a smaller """
+        "size reserves less memory, and 0 loads no encoder; numbers of video and audio are "
+        f"understood, and count as 0; default: {MAX_IMAGES} images",
+        group="images",
         metavar="JSON",
+        for_images=True,
+    )
+    language_model_only: bool = setting(
+        False, "do not load the encoder of images: the model reads only text"
+    )
+    mm_processor_kwargs: str | Mapping[str, object] | None = setting(
+        None,
+        "settings that replace those of the model's image processor, as JSON; example: "
+        """'{"do_image_splitting": false}'""",
+        metavar="JSON",
+        for_images=True,
+    )
+    mm_processor_cache_gb: float = setting(
+        0.5,
+        "GiB of memory for the pixels of images that were processed, so that the next request "
+        "with one of them need not decode it; 0: none are kept",
+        between=(0, 2**20),
+        for_images=True,
+    )
+    disable_mm_preprocessor_cache: bool = setting(
+        False, "the same as --mm-processor-cache-gb 0, its newer name"
+    )
+    allowed_local_media_path: str | None = setting(
+        None,
+        "folder whose images requests may name by file:// URLs; default: images are data URLs",
+        metavar="PATH",
+        for_images=True,
+    )
+    max_image_pixels: int = setting(
+        32_000_000,
+        "maximum number of pixels of an image, before it is resized",
+        between=(1, 2**31),
+        for_images=True,
     )
 
     speculative_model: str | None = setting(
@@ -440,7 +474,10 @@ class EngineConfig:
             check_level("--optimization-level", self.optimization_level)
         if self.cudagraph_capture_sizes is not None:
             check_capture_sizes("--cudagraph-capture-sizes", self.cudagraph_capture_sizes)
-        check_limits(self.limit_mm_per_prompt)
+        _ = self.image_limit  # raises ConfigError
+        if self.mm_processor_kwargs is not None:
+            kwargs = read_processor_kwargs(self.mm_processor_kwargs)
+            object.__setattr__(self, "mm_processor_kwargs", kwargs)
         for name in ("compilation_config", "cudagraph_capture_sizes", "limit_mm_per_prompt"):
             # Without tuples, a copy in another process is equal.
             plain = msgspec.json.decode(msgspec.json.encode(getattr(self, name)))
@@ -464,6 +501,19 @@ class EngineConfig:
             num_speculative_tokens=self.num_speculative_tokens,
             config=self.speculative_config,
         )
+
+    @property
+    def image_limit(self) -> ImageLimit:
+        """The images that a prompt may have: 0 with --language-model-only."""
+        limit = image_limit(self.limit_mm_per_prompt)
+        return ImageLimit(count=0) if self.language_model_only else limit
+
+    @property
+    def media_cache_bytes(self) -> int:
+        """Memory for the pixels of images that were processed."""
+        if self.disable_mm_preprocessor_cache:
+            return 0
+        return int(self.mm_processor_cache_gb * 2**30)
 
     @property
     def num_ranks(self) -> int:

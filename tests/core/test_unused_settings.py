@@ -110,11 +110,12 @@ def test_each_setting_without_effect_is_one_line_in_the_log(
         optimization_level=0,
         cudagraph_capture_sizes=[1, 2],
         limit_mm_per_prompt={"image": 1},
+        mm_processor_kwargs={},
         gpu_memory_utilization=0.5,
         swap_space=4,
     )
-    assert len(found) == 7
+    assert len(found) == 8
     assert "CUDA graphs" in found["--enforce-eager"]
-    assert "text only" in found["--limit-mm-per-prompt"]
+    assert "only text" in found["--limit-mm-per-prompt"]
     assert "--kv-cache-memory" in found["--gpu-memory-utilization"]
     assert "--preemption-mode swap" in found["--swap-space"]

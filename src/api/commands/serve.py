@@ -98,9 +98,8 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument(
         "--max-body-bytes",
         type=parse_size,
-        default=4 << 20,
         metavar="SIZE",
-        help="maximum size of a request body (default: 4M)",
+        help="maximum size of a request body (default: 20M if the model reads images, else 4M)",
     )
     group.add_argument(
         "--strict-fields",
@@ -180,7 +179,7 @@ def add_parser(subparsers: Any) -> None:
     )
     add_engine_flags(parser, leave_out=("served_model_name",))
     add_config_flag(parser)
-    flag_group(parser, "compatibility").add_argument(
+    flag_group(parser, "answers").add_argument(
         "--enable-auto-tool-choice",
         action="store_true",
         help="accepted because vLLM needs it; here tool_choice 'auto' is always enabled",

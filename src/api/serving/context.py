@@ -17,6 +17,10 @@ from ..http.keys.usage import KeyUsage
 from ..parsing.chosen_parsers import AnswerParsers
 from .fingerprint import system_fingerprint
 
+TEXT_BODY_BYTES = 4 << 20
+IMAGE_BODY_BYTES = 20 << 20
+"""Several photos in base64."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
@@ -32,8 +36,8 @@ class ServerSettings:
     """The key of the admin routes. None: they do not exist."""
     metadata_headers: Sequence[str] = ()
     """Headers whose values are copied into a request's metadata."""
-    max_body_bytes: int = 4 << 20
-    """Maximum size of a request body."""
+    max_body_bytes: int | None = None
+    """Maximum size of a request body. None: 20 MiB if the model reads images, else 4 MiB."""
     allowed_origins: Sequence[str] = ()
     """Origins (CORS) from which browsers may call."""
     is_local: bool = False
@@ -88,8 +92,16 @@ class AppContext:
     """The `system_fingerprint` of answers."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bodies", BodyBudget(self.settings.max_body_bytes))
+        object.__setattr__(self, "bodies", BodyBudget(self.max_body_bytes))
         object.__setattr__(self, "fingerprint", system_fingerprint(self.engine))
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Maximum size of a request body."""
+        given = self.settings.max_body_bytes
+        if given is not None:
+            return given
+        return TEXT_BODY_BYTES if self.engine.image_reader is None else IMAGE_BODY_BYTES
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -11,8 +11,9 @@ models do not mark tokens such as "<|User|>" as special. The steps:
 So the model reads marked text as ordinary text. A chat without such text gets exactly the tokens
 that the tokenizer gives for the whole rendering.
 
-In an assistant's message only special tokens are marked: the model wrote "<think>" as a token, so
-it stays one. This does not protect against a template that removes characters from messages.
+In an assistant's message only special tokens and those of images are marked: the model wrote
+"<think>" as a token, so it stays one. This does not protect against a template that removes
+characters from messages.
 """
 
 from __future__ import annotations
@@ -53,13 +54,20 @@ class Marks:
 class ControlTokens:
     """The control tokens of one tokenizer.
 
-    `template_text` is all text that the chat template itself can write. `unk` is the text of the
+    `template_text` is all text that the chat template itself can write; `image_text` is a chat with
+    an image, and the same without it. `unk` is the text of the
     token for unknown text; it is used if the tokenizer's model does not name that token. `source`
     names the model in errors. Raises ConfigError for a control token that is much too long.
     """
 
     def __init__(
-        self, backend: Tokenizer, *, template_text: str, unk: str | None, source: str
+        self,
+        backend: Tokenizer,
+        *,
+        template_text: str,
+        unk: str | None,
+        source: str,
+        image_text: tuple[str, str] = ("", ""),
     ) -> None:
         self._tokens = {
             token.content: (index, token)
@@ -72,7 +80,12 @@ class ControlTokens:
                 f"{source} has a control token of {self._longest} characters, more than "
                 f"{_MAX_CHARS}"
             )
-        special = [text for text, (_, token) in self._tokens.items() if token.special]
+        shown, without = image_text
+        special = [
+            text
+            for text, (_, token) in self._tokens.items()
+            if token.special or shown.count(text) > without.count(text)
+        ]
         self._pattern = _any_of(self._tokens)
         self._find_any = re.compile(self._pattern)
         self._find_special = re.compile(_any_of(special))
@@ -110,7 +123,13 @@ class ControlTokens:
             given = {"id": marked(call["id"])} if "id" in call else {}
             return {**given, "type": call["type"], "function": function}
 
+        def marked_part(part: Mapping[str, Any]) -> dict[str, Any]:
+            texts = {name: marked(value) for name, value in part.items() if name != "type"}
+            return {"type": part["type"], **texts}
+
         checked = {name: marked(value) for name, value in message.items() if name not in _SHAPE}
+        if isinstance(parts := message.get("content"), list):
+            checked["content"] = [marked_part(part) for part in parts]
         if "tool_calls" in message:
             checked["tool_calls"] = [marked_call(call) for call in message["tool_calls"]]
         return {"role": message["role"], **checked}

@@ -74,7 +74,11 @@ class HFTokenizer:
         )
         template_text = self._template.literal_text if self._template else ""
         self._control = ControlTokens(
-            backend, template_text=template_text, unk=self.special_tokens.unk, source=source
+            backend,
+            template_text=template_text,
+            unk=self.special_tokens.unk,
+            source=source,
+            image_text=self._template.image_text if self._template else ("", ""),
         )
 
     @property
@@ -151,6 +155,7 @@ class HFTokenizer:
             messages,
             known_roles=self._template.string_constants,
             takes_tool_calls=self._template.takes_tool_calls,
+            form=self._template.form,
         )
         texts = list(texts_of(checked))
         _check_unicode("".join(texts), "messages")

@@ -11,15 +11,10 @@ def setting(default: Any, help: str, *aliases: str, **facts: Any) -> Any:
 
     `facts`: `between`, the smallest and the largest value; `one_of`, all values; `metavar`, what
     stands for the value in help; `group`, the group of flags that begins with this setting;
-    `unused_on_cpu`, why the setting has no effect on CPUs.
+    `unused_on_cpu`, why the setting has no effect on CPUs; `for_images`, that it has none for models
+    that read only text.
     """
     return field(default=default, metadata={"help": help, "aliases": aliases, **facts})
-
-
-def unused_setting(default: Any, help: str, reason: str, *aliases: str, **facts: Any) -> Any:
-    """A setting of vLLM that is accepted, but has no effect for this reason."""
-    text = f"{help}; accepted, but without effect: {reason}"
-    return setting(default, text, *aliases, unused=reason, **facts)
 
 
 def flag(name: str) -> str:
@@ -35,9 +30,3 @@ def flags(setting: Field[Any]) -> tuple[str, ...]:
 def arguments(setting: Field[Any]) -> list[str]:
     """All names of a setting in programs."""
     return [name[2:].replace("-", "_") for name in flags(setting) if name.startswith("--")]
-
-
-def reason_without_effect(setting: Field[Any]) -> str | None:
-    """Why a setting is accepted without effect; None if it has one."""
-    reason: str | None = setting.metadata.get("unused")
-    return reason

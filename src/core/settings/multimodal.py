@@ -1,17 +1,17 @@
-"""vLLM's limits on images, videos and audio in a prompt: checked, but without effect.
-
-The engine takes text only. The limits are accepted so that a command or a script that was written
-for vLLM starts; the log says that they have no effect.
-"""
+"""The settings of images in prompts, with vLLM's names. Video and audio are understood, and 0."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 
 from ..errors import ConfigError
+from .checking import read_object
 
+MAX_IMAGES = 8
+"""Images per prompt, unless --limit-mm-per-prompt says something else."""
 _EXAMPLE = '\'{"image": 3, "video": {"count": 1, "width": 640, "height": 640}}\''
 _HINTS = {
     "image": ("width", "height"),
@@ -21,17 +21,38 @@ _HINTS = {
 """By kind of input, the sizes that may stand beside `count`."""
 
 
-def check_limits(limits: str | Mapping[str, object] | None) -> None:
-    """Check `limit_mm_per_prompt`: JSON, vLLM's older `image=3,video=1`, or a mapping.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageLimit:
+    """The images that one prompt may have."""
+
+    count: int = MAX_IMAGES
+    width: int | None = None
+    height: int | None = None
+    """The size in pixels for which memory is reserved; None: the largest that the model reads."""
+
+
+def image_limit(limits: str | Mapping[str, object] | None) -> ImageLimit:
+    """The limit for images in `limit_mm_per_prompt`: JSON, vLLM's older `image=3,video=1`, or a
+    mapping.
 
     Raises ConfigError for an unknown kind of input and for a number that is negative or none.
     """
-    for kind, limit in (_read(limits) if isinstance(limits, str) else limits or {}).items():
+    given = _read(limits) if isinstance(limits, str) else limits or {}
+    for kind, limit in given.items():
         if kind not in _HINTS:
             raise ConfigError(f"--limit-mm-per-prompt knows {', '.join(_HINTS)}, but not {kind!r}")
-        numbers = limit if isinstance(limit, Mapping) else {"count": limit}
-        for name, number in numbers.items():
+        for name, number in _numbers(limit).items():
             _check_number(kind, name, number)
+    return ImageLimit(**_numbers(given.get("image", {})))  # type: ignore[arg-type]
+
+
+def read_processor_kwargs(given: str | Mapping[str, object]) -> dict[str, object]:
+    """`mm_processor_kwargs` as a mapping. Raises ConfigError if it is none."""
+    return read_object("--mm-processor-kwargs", given, '{"do_image_splitting": false}')
+
+
+def _numbers(limit: object) -> Mapping[str, object]:
+    return limit if isinstance(limit, Mapping) else {"count": limit}
 
 
 def _check_number(kind: str, name: str, number: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_TEXT_ONLY = "the engine takes text only; remove it"
+_NO_CONNECTION = "an image is a data URL, and the server opens no connection; remove it"
 _ONE_MACHINE = "all replicas run on this machine; --data-parallel-size is their number"
 _ONE_SERVER = "one process answers HTTP; --data-parallel-size adds engine processes"
 _NO_ADAPTERS = "LoRA adapters are not supported; merge the adapter into the model's weights"
@@ -77,12 +77,16 @@ REFUSED = {
     "enable_reasoning": "use --reasoning-parser",
     "numa_bind": "use --cpu-bind, which names the cores of each worker",
     "api_server_count": _ONE_SERVER,
-    "mm_processor_cache_gb": _TEXT_ONLY,
-    "disable_mm_preprocessor_cache": _TEXT_ONLY,
-    "mm_processor_kwargs": _TEXT_ONLY,
-    "mm_processor_cache_type": _TEXT_ONLY,
-    "mm_encoder_tp_mode": _TEXT_ONLY,
-    "skip_mm_profiling": _TEXT_ONLY,
+    "mm_processor_cache_type": "processed images are kept in the server's process; use "
+    "--mm-processor-cache-gb",
+    "mm_encoder_tp_mode": "the encoder is not divided; remove it",
+    "skip_mm_profiling": "the memory for images is computed, not measured; --limit-mm-per-prompt "
+    "lowers it",
+    "enable_mm_embeds": "clients send images, not embeddings; remove it",
+    "media_io_kwargs": "use --mm-processor-kwargs",
+    "allowed_media_domains": _NO_CONNECTION,
+    "interleave_mm_strings": "images stand where the messages have them; remove it",
+    "disable_chunked_mm_input": "a part of an image is never computed without the rest; remove it",
     "enable_lora": _NO_ADAPTERS,
     "max_loras": _NO_ADAPTERS,
     "max_lora_rank": _NO_ADAPTERS,

@@ -2,36 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import InvalidRequestError
+from ..requests.given_images import GivenImage
+from ..requests.media_prompt import EnginePrompt, MediaPrompt
 
 T = TypeVar("T")
 Tokens = str | Sequence[int]
-Prompt = Tokens | Mapping[str, Any]
+Prompt = Tokens | MediaPrompt | Mapping[str, Any]
+_TOKENS = ("prompt", "prompt_token_ids")
+_MEDIA = "multi_modal_data"
 
 
-def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Tokens]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImagePrompt:
+    """A text or token ids with a placeholder for each image, and the images."""
+
+    tokens: Tokens
+    images: tuple[GivenImage, ...]
+
+
+ReadPrompt = EnginePrompt | ImagePrompt
+
+
+def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[ReadPrompt]:
     """The prompts that were given as one or as a list. Raises InvalidRequestError."""
-    is_one = isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable)
+    one = str | bytes | Mapping | MediaPrompt
+    is_one = isinstance(prompts, one) or not isinstance(prompts, Iterable)
     if is_one or (prompts and all(isinstance(item, int) for item in prompts)):
-        return [_as_tokens(prompts)]  # type: ignore[arg-type]
-    return [_as_tokens(prompt) for prompt in prompts]  # type: ignore[arg-type]
+        return [as_prompt(prompts)]  # type: ignore[arg-type]
+    return [as_prompt(prompt) for prompt in prompts]  # type: ignore[arg-type]
 
 
-def _as_tokens(prompt: Prompt) -> Tokens:
-    """The text or token ids of a prompt. Raises InvalidRequestError for other things in it."""
+def as_prompt(prompt: Prompt | ImagePrompt) -> ReadPrompt:
+    """The parts of a prompt. Raises InvalidRequestError for other things in it."""
     if not isinstance(prompt, Mapping):
         return prompt
-    if len(prompt) == 1 and prompt.keys() <= {"prompt", "prompt_token_ids"}:
-        (tokens,) = prompt.values()
-        return tokens  # type: ignore[no-any-return]
-    raise InvalidRequestError(
-        "a prompt in braces has either 'prompt' or 'prompt_token_ids', "
-        f"got {', '.join(map(repr, prompt)) or 'nothing'}",
-        param="prompt",
-    )
+    given = [name for name in _TOKENS if name in prompt]
+    if len(given) != 1 or not prompt.keys() <= {*_TOKENS, _MEDIA}:
+        raise InvalidRequestError(
+            "a prompt in braces has either 'prompt' or 'prompt_token_ids', and perhaps "
+            f"{_MEDIA!r}, got {', '.join(map(repr, prompt)) or 'nothing'}",
+            param="prompt",
+        )
+    tokens: Tokens = prompt[given[0]]
+    images = tuple(_images(prompt.get(_MEDIA) or {}))
+    return ImagePrompt(tokens=tokens, images=images) if images else tokens
+
+
+def _images(media: Mapping[str, Any]) -> Iterator[GivenImage]:
+    for kind, given in media.items():
+        if kind != "image":
+            raise InvalidRequestError(
+                f"{_MEDIA} may have 'image', not {kind!r:.40}", param=_MEDIA
+            )
+        for index, source in enumerate(given if isinstance(given, list | tuple) else [given]):
+            yield GivenImage(source=source, place=f"{_MEDIA}.image[{index}]")
 
 
 def check_kind(params: object, kind: type) -> None:

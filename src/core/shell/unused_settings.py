@@ -8,7 +8,7 @@ from typing import Any
 from ..config import EngineConfig
 from ..interfaces import ModelInfo
 from ..log import get_logger
-from ..settings.declaration import flag, reason_without_effect
+from ..settings.declaration import flag
 
 log = get_logger("engine")
 
@@ -17,6 +17,12 @@ def log_unused(config: EngineConfig, info: ModelInfo) -> None:
     """Log a warning for each setting that was given and has no effect."""
     for name, reason in unused_settings(config, info).items():
         log.warning("setting_without_effect", setting=flag(name), reason=reason)
+    if config.disable_mm_preprocessor_cache:
+        log.warning(
+            "setting_renamed",
+            setting="--disable-mm-preprocessor-cache",
+            use="--mm-processor-cache-gb 0",
+        )
 
 
 def unused_settings(config: EngineConfig, info: ModelInfo) -> dict[str, str]:
@@ -31,4 +37,6 @@ def _reason(given: Field[Any], config: EngineConfig, info: ModelInfo) -> str | N
         return on_cpu
     if given.name == "swap_space" and config.swap_space and not info.num_host_blocks:
         return "only --preemption-mode swap uses it"
-    return reason_without_effect(given)
+    if given.metadata.get("for_images") and info.media is None and config.image_limit.count:
+        return "the model reads only text"
+    return None

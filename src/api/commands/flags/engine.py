@@ -11,7 +11,7 @@ from typing import Any
 
 from ....core.config import EngineConfig
 from ....core.errors import ConfigError
-from ....core.settings.declaration import flags, reason_without_effect
+from ....core.settings.declaration import flags
 from .groups import flag_group
 
 SPECULATION = (
@@ -23,10 +23,16 @@ SPECULATION = (
     "speculative_config",
 )
 """Fields that commands without speculation leave out."""
-UNUSED = tuple(
-    field.name for field in dataclasses.fields(EngineConfig) if reason_without_effect(field)
+IMAGES = (
+    "limit_mm_per_prompt",
+    "language_model_only",
+    "mm_processor_kwargs",
+    "mm_processor_cache_gb",
+    "disable_mm_preprocessor_cache",
+    "allowed_local_media_path",
+    "max_image_pixels",
 )
-"""Settings of vLLM that are accepted without effect."""
+"""Settings without effect on prompts of text."""
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 SERVING = (
     "metrics_prefix",
@@ -48,8 +54,7 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, leave_out: Sequence[str
     for field in dataclasses.fields(EngineConfig):
         group = field.metadata.get("group", group)
         if field.name not in leave_out:
-            name = "compatibility" if field.name in UNUSED else group
-            _add_flag(flag_group(parser, name), field, hints[field.name])
+            _add_flag(flag_group(parser, group), field, hints[field.name])
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:

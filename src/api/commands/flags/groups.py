@@ -14,9 +14,9 @@ GROUPS = {
     "scheduling": "size of a step, queue, order, preemption",
     "parallel": "several workers, replicas or machines",
     "backends": "code that computes models, attention and matrix products",
+    "images": "images in prompts: number, size, memory, files",
     "speculation": "draft models and n-grams for faster decoding",
     "configuration": "files of settings and plugins, limits for plugins",
-    "compatibility": "settings of vLLM that are accepted without effect",
 }
 """Every flag of a command that takes engine flags is in one of these, or in a group of its own
 command, such as `workload`. EngineConfig names the group of each setting."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....core.config import EngineConfig
-from ..flags.engine import SERVING, SPECULATION, UNUSED, add_engine_flags, engine_config
+from ..flags.engine import SERVING, SPECULATION, IMAGES, add_engine_flags, engine_config
 from ..progress import ProgressDisplay
 from .comparison import Comparison, describe, describe_times, print_json, print_tables
 from .vary import Settings, vary
@@ -27,7 +27,7 @@ LEFT_OUT = (
     "model", "tokenizer", "served_model_name", "dtype", "device", "seed", "generation_config",
     "hf_overrides", "chat_template", "max_logprobs", "gpu_memory_utilization", "kv_cache_dtype",
     "attention_backend", "linear_backend", "quantize_on_load", "tensor_parallel_size",
-    "pipeline_parallel_size", "step_log_size", "disable_log_stats", *UNUSED, *SERVING, *SPECULATION,
+    "pipeline_parallel_size", "step_log_size", "disable_log_stats", *IMAGES, *SERVING, *SPECULATION,
 )  # fmt: skip
 """Settings that have no effect here: the step times were measured with a certain value of each, and
 random tokens cannot be drafted."""

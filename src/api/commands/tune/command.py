@@ -15,7 +15,7 @@ from ....core.errors import ConfigError
 from ..flags.engine import (
     SERVING,
     SPECULATION,
-    UNUSED,
+    IMAGES,
     add_engine_flags,
     add_model_argument,
     engine_config,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ....tuning.space import Settings, Space
     from ....tuning.traffic import Traffic
 
-NOT_MEASURED = ("model", "tokenizer", "served_model_name", "seed", *UNUSED)
+NOT_MEASURED = ("model", "tokenizer", "served_model_name", "seed", *IMAGES)
 GIVEN, TUNED = "given", "tuned"
 """Names of the candidates that are always measured; others have the numbers of their ranks."""
 

@@ -41,7 +41,7 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     _check_media_type(request)
     context = context_of(request)
     with context.bodies.account() as account:
-        raw = await _read_bytes(request, context.settings.max_body_bytes, account)
+        raw = await _read_bytes(request, context.max_body_bytes, account)
         request.state.has_large_body = len(raw) > SMALL_BYTES
         decode = _decode_large if request.state.has_large_body else _decode
         body, unknown = await compute(request, decode, raw, kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ....core.errors import InvalidRequestError, named
@@ -14,27 +15,49 @@ from .tool_calls import check_tool_calls
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """The roles of the OpenAI API, which every model accepts; a template may know more."""
 
+NO_IMAGES = "the model's chat template shows no images"
+Content = str | list[dict[str, str]]
+"""A text, or parts of the types "text" and "image"."""
 _REASONING = ("reasoning", "reasoning_content")
 """Two names for the same; templates know one of them."""
 _FIELD_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 _TEXT_FIELDS = ("content", "name", "tool_call_id", *_REASONING)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentForm:
+    """The contents of messages that a chat template shows."""
+
+    shows_images: bool = False
+    """It shows lists of text and images."""
+    needs_parts: bool = False
+    """It shows nothing but lists of parts."""
+
+    @property
+    def empty(self) -> Content:
+        """The content of a message without one."""
+        return [_text_part("")] if self.needs_parts else ""
+
+
 def check_messages(
-    messages: Sequence[ChatMessage], *, known_roles: Collection[str], takes_tool_calls: bool
+    messages: Sequence[ChatMessage],
+    *,
+    known_roles: Collection[str],
+    takes_tool_calls: bool,
+    form: ContentForm = ContentForm(),
 ) -> list[dict[str, Any]]:
     """Return the messages for the template: role, content and, if given, name, reasoning and tools.
 
-    Text parts of a content are joined with newlines, as in vLLM. Fields that are null or an empty
-    list count as absent. A message with tool calls needs no content: then it is None. The role
-    "developer" becomes "system" if the template does not know it.
-    `takes_tool_calls` says whether the template shows them. Raises InvalidRequestError with param
-    "messages".
+    Text parts of a content are joined with newlines, as in vLLM, unless the template shows parts.
+    Then images are parts of type "image". Fields that are null or an empty list count as absent. A
+    message with tool calls needs no content: then it is None. The role "developer" becomes "system"
+    if the template does not know it. `takes_tool_calls` says whether the template shows them.
+    Raises InvalidRequestError with param "messages", or the place of an image that is not shown.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise _invalid("messages must be a list of at least one message")
     return [
-        _check_message(message, f"messages[{index}]", known_roles, takes_tool_calls)
+        _check_message(message, f"messages[{index}]", known_roles, takes_tool_calls, form)
         for index, message in enumerate(messages)
     ]
 
@@ -69,7 +92,11 @@ def texts_of(value: Any) -> Iterator[str]:
 
 
 def _check_message(
-    message: ChatMessage, where: str, known_roles: Collection[str], takes_tool_calls: bool
+    message: ChatMessage,
+    where: str,
+    known_roles: Collection[str],
+    takes_tool_calls: bool,
+    form: ContentForm,
 ) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise _invalid(f"{where} must be an object with role and content")
@@ -83,7 +110,7 @@ def _check_message(
                 "chat template has no tool calls"
             )
         checked["tool_calls"] = check_tool_calls(calls, f"{where}.tool_calls")
-    checked["content"] = _check_content(message, where, is_needed=calls is None)
+    checked["content"] = _check_content(message, where, form, is_needed=calls is None)
     given.pop("content", None)
     checked |= _check_texts(given, where)
     for name, other in zip(_REASONING, reversed(_REASONING), strict=True):
@@ -92,10 +119,12 @@ def _check_message(
     return checked
 
 
-def _check_content(message: ChatMessage, where: str, *, is_needed: bool) -> str | None:
+def _check_content(
+    message: ChatMessage, where: str, form: ContentForm, *, is_needed: bool
+) -> Content | None:
     content = message.get("content")
     if content is not None:
-        return _join_parts(content, f"{where}.content")
+        return _read_content(content, f"{where}.content", form)
     if is_needed:
         raise _invalid(f"{where}.content is missing")
     return None
@@ -123,24 +152,34 @@ def _check_role(role: object, where: str, known_roles: Collection[str]) -> str:
     return "system" if is_unknown else role
 
 
-def _join_parts(content: object, where: str) -> str:
+def _read_content(content: object, where: str, form: ContentForm) -> Content:
     if isinstance(content, str):
-        return content
+        return [_text_part(content)] if form.needs_parts else content
     if not isinstance(content, Sequence) or isinstance(content, bytes):
-        raise _invalid(f"{where} must be a string or a list of text parts")
-    return "\n".join(_check_part(part, f"{where}[{index}]") for index, part in enumerate(content))
+        raise _invalid(f"{where} must be a string or a list of parts")
+    parts = [_check_part(part, f"{where}[{index}]", form) for index, part in enumerate(content)]
+    if form.needs_parts or form.shows_images:
+        return parts
+    return "\n".join(part["text"] for part in parts)
 
 
-def _check_part(part: object, where: str) -> str:
+def _check_part(part: object, where: str, form: ContentForm) -> dict[str, str]:
     kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind == "image":
+        if not form.shows_images:
+            raise InvalidRequestError(NO_IMAGES, param=where)
+        return {"type": "image"}
     if not isinstance(part, Mapping) or kind != "text":
-        raise _invalid(
-            f'{where} must be a part of type "text", the only one supported, got {kind!r:.40}'
-        )
+        known = '"text" or "image"' if form.shows_images else '"text", the only one supported'
+        raise _invalid(f"{where} must be a part of type {known}, got {kind!r:.40}")
     text = part.get("text")
     if not isinstance(text, str):
         raise _invalid(f"{where}.text must be a string")
-    return text
+    return _text_part(text)
+
+
+def _text_part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
 
 
 def _invalid(message: str) -> InvalidRequestError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from jinja2.parser import Parser
 from ....core.errors import ConfigError, InvalidRequestError
 from ....core.interfaces import ChatFormat
 from .budget import Budget, TooMuchWork, current_budget
+from .messages import ContentForm
 from .sandbox import BoundedEnvironment
 from .tool_calls import with_text_arguments
 
@@ -66,6 +67,34 @@ class ChatTemplate:
         """Every string in the template's code, such as the roles that it knows."""
         self.literal_text = "\0".join([*texts, *sorted(self.string_constants)])
         """All text that the template itself can write, separated by NUL."""
+        self.form, self.image_text = self._probe()
+
+    def _probe(self) -> tuple[ContentForm, tuple[str, str]]:
+        """The contents that the template shows; a rendering of an image, and the same without it.
+
+        Templates of models that read images loop over the parts of a content. Some of them show
+        nothing if the content is a text.
+        """
+        if "image" not in self.string_constants:
+            return ContentForm(), ("", "")
+        before, after = ({"type": "text", "text": f"probe{side}probe"} for side in "<>")
+        texts = [before["text"], after["text"]]
+        without = self._try([before, after])
+        shown = self._try([before, {"type": "image"}, after])
+        shows_parts = all(text in without for text in texts)
+        form = ContentForm(
+            shows_images=shows_parts and all(text in shown for text in texts) and shown != without,
+            needs_parts=shows_parts and texts[0] not in self._try(texts[0]),
+        )
+        return form, ((shown, without) if form.shows_images else ("", ""))
+
+    def _try(self, content: Any) -> str:
+        """The rendering of a message of the user; nothing if the template cannot render it."""
+        message = {"role": "user", "content": content}
+        given = {"tools": None, "documents": None}
+        with suppress(InvalidRequestError):
+            return self._render([message], False, given)
+        return ""
 
     def render(
         self,
@@ -83,7 +112,9 @@ class ChatTemplate:
         With a `continuation_mark`, a character that occurs nowhere else, the text ends where the
         last message's content ends. Raises InvalidRequestError.
         """
-        chat = [{**message, "content": message["content"] or ""} for message in messages]
+        chat = [
+            {**message, "content": message["content"] or self.form.empty} for message in messages
+        ]
         given = {
             "tools": list(tools) or None,
             "documents": list(documents) or None,
@@ -91,15 +122,9 @@ class ChatTemplate:
         }
         if continuation_mark is None:
             return self._render(chat, add_generation_prompt, given)
-        content = messages[-1]["content"]
-        if content is None:
-            raise InvalidRequestError(
-                "the last message has no content, so it cannot be continued",
-                param="continue_final_message",
-            )
-        chat[-1]["content"] = f"{content}{continuation_mark} "
+        text, chat[-1]["content"] = _marked_end(messages[-1]["content"], continuation_mark)
         rendered = self._render(chat, False, given)
-        return _cut(rendered, content, continuation_mark)
+        return _cut(rendered, text, continuation_mark)
 
     def _render(
         self, chat: list[dict[str, Any]], add_generation_prompt: bool, kwargs: Mapping[str, Any]
@@ -162,6 +187,18 @@ def _join_bounded(pieces: Iterable[str]) -> str:
                 f"messages have more than {MAX_RENDERED_CHARS} characters in the chat template"
             )
     return "".join(texts)
+
+
+def _marked_end(content: Any, mark: str) -> tuple[str, Any]:
+    """The last text of a content, and the content with a mark after it."""
+    if isinstance(content, str):
+        return content, f"{content}{mark} "
+    if content and (text := content[-1].get("text")) is not None:
+        return text, [*content[:-1], {**content[-1], "text": f"{text}{mark} "}]
+    raise InvalidRequestError(
+        "the last message has no text at its end, so it cannot be continued",
+        param="continue_final_message",
+    )
 
 
 def _cut(rendered: str, content: str, mark: str) -> str:
