@@ -87,9 +87,10 @@ class _Reader:
     def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """A tensor; one with more dimensions, as of a convolution, is flattened."""
         stored = self._files.stored(name)
-        if len(stored.shape) < len(shape) or torch.Size(shape).numel() != torch.Size(
-            stored.shape
-        ).numel():
+        if (
+            len(stored.shape) < len(shape)
+            or torch.Size(shape).numel() != torch.Size(stored.shape).numel()
+        ):
             raise ConfigError(
                 f"{name} in {self._files.path} has shape {list(stored.shape)}, expected "
                 f"{list(shape)}"

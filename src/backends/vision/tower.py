@@ -3,8 +3,8 @@
 Formulas and the order of operations are those of transformers' Idefics3 and SmolVLM, whose tower is
 that of SigLIP.
 
-Shape suffixes: y, x pixels, v values of a byte, c channels, p patches, e hidden size, h heads, d head size, r rows, t
-hidden size of the text model.
+Shape suffixes: y, x pixels, v values of a byte, c channels, p patches, e hidden size, h heads, d
+head size, r rows, t hidden size of the text model.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from ..linear.base import ACTIVATIONS, Projection
 from .config import TowerConfig
+
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
@@ -75,11 +76,14 @@ class VisionTower:
 
     def encode(self, pixels_yxc: torch.Tensor) -> torch.Tensor:
         """Return the rows [r, t] of an image, uint8. Its sides are multiples of a patch's."""
+        activate = ACTIVATIONS[self.config.activation]
         hidden_pe = self.patches(self._patches(pixels_yxc))
         hidden_pe = hidden_pe + self._positions(pixels_yxc)
         for layer in self.layers:
             hidden_pe = hidden_pe + self._attend(layer, layer.attention_norm(hidden_pe))
-            inner = ACTIVATIONS[self.config.activation](layer.up(layer.feed_forward_norm(hidden_pe)))
+            inner = ACTIVATIONS[self.config.activation](
+                layer.up(layer.feed_forward_norm(hidden_pe))
+            )
             hidden_pe = hidden_pe + layer.down(inner)
         return self.connector(self._squares(self.norm(hidden_pe)))
 

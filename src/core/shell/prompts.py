@@ -56,9 +56,7 @@ def as_prompt(prompt: Prompt | ImagePrompt) -> ReadPrompt:
 def _images(media: Mapping[str, Any]) -> Iterator[GivenImage]:
     for kind, given in media.items():
         if kind != "image":
-            raise InvalidRequestError(
-                f"{_MEDIA} may have 'image', not {kind!r:.40}", param=_MEDIA
-            )
+            raise InvalidRequestError(f"{_MEDIA} may have 'image', not {kind!r:.40}", param=_MEDIA)
         for index, source in enumerate(given if isinstance(given, list | tuple) else [given]):
             yield GivenImage(source=source, place=f"{_MEDIA}.image[{index}]")
 

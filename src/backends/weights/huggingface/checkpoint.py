@@ -64,6 +64,8 @@ class SafetensorsCheckpoint:
         self.config = config or from_hf_config(whole, source=source)
         self.fields = whole
         """Those of config.json, of all parts of the model."""
+        self.is_made = make_tensors is not None
+        """Whether its tensors are in no file."""
         self._config, _ = text_fields(whole, source)
         self.sampling_defaults = check_sampling_defaults(
             {name: self._generation.get(key) for key, name in GENERATION_CONFIG.items()},
