@@ -10,8 +10,9 @@ from ..attention.base import AttentionSpec
 from ..linear.base import Embedding
 from ..models.draft_head import DraftHead
 from ..models.draft_head_files import DraftHeadFiles
+from ..running.layered_model import LayeredModel
 from ..running.parts.model_parts import ModelParts
-from ..running.runner import LayeredModel, ModelRunner
+from ..running.runner import ModelRunner
 from ..weights.checkpoint import Checkpoint
 from ..weights.draft_vocabulary import read_draft_vocabulary
 from .head_runner import DraftHeadRunner, HeadModel, TorchHead

@@ -17,10 +17,12 @@ from ...core.interfaces import Computation, ModelInfo, Progress, Tokenizer
 from ...core.log import get_logger
 from ...core.plan import StepPlan, StepResult
 from ...core.processes.free_memory import return_free_memory
+from ...core.requests.media import MediaItem
 from ..attention.base import AttentionSpec
 from ..drafting.model_runner import DraftRunner
 from ..drafting.support import DraftSupport, Speculation
 from ..grammar.grammars import Grammars
+from ..linear.base import LinearSpec
 from ..machine.compiling import BuildError
 from ..machine.device import choose_device
 from ..machine.memory import usable_memory
@@ -31,6 +33,8 @@ from ..models.native.feed_forward import ExpertLoad
 from ..models.pipeline_parallel import StagedDecoder
 from ..running.checking.model_check import check_model
 from ..running.graphs.graph_choice import capture_graphs, graph_bytes, graph_sizes
+from ..running.image_model import ImageModel
+from ..running.layered_model import LayeredModel
 from ..running.parts.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
 from ..running.stage_runner import StageRunner
@@ -38,6 +42,9 @@ from ..running.warmup import measure_gpu_memory
 from ..sampling.processing.base import ProcessorSpec
 from ..sampling.processing.calling import LogitsProcessing
 from ..state import kv_cache
+from ..state.kv_cache import KVCache
+from ..vision.encoded_items import EncodedItems
+from ..vision.reading import Vision, load_vision
 from ..weights.checkpoint import Checkpoint
 from ..weights.config.kv_groups import KVGroups, group_layers, one_group
 
@@ -87,13 +94,15 @@ class ModelExecutor:
         processors: LogitsProcessors | None = None,
         tokenizer: Tokenizer | None = None,
         grammars: Grammars | None = None,
+        reads_images: bool = False,
     ) -> Self:
         """Make an executor: check the configuration, then read the weights.
 
         `swaps`: reserve host memory for swapped requests. `speculation`: drafts tokens. `impl`:
         runs the model; None: what `backends` choose for a model without files. `processors`:
         change the logits of requests that ask for it; they need the `tokenizer`. `grammars`: follow
-        the answers of constrained requests.
+        the answers of constrained requests. `reads_images`: load the model's vision tower, if it
+        has one.
         Raises ConfigError for a model, device, precision, amount of memory, draft model or logits
         processor that cannot work.
         """
@@ -109,13 +118,14 @@ class ModelExecutor:
         impl = impl or backends.models(ModelSpec(path=checkpoint.path, fields={}))
         parts = load_parts(checkpoint, config, backends, spec, progress, impl, layout.groups)
         progress(WARM_UP, 0.0)
+        vision = _load_vision(checkpoint, config, parts) if reads_images else None
         check_model(parts, config, load_seconds=time.monotonic() - started)
         sizes = _graph_sizes(parts, config)
         num_blocks = layout.num_blocks or _count_blocks(
             parts, config, layout, drafts, num_drafts, sizes
         )
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
-        info = _describe(checkpoint, parts, layout, num_blocks, speculation)
+        info = _describe(checkpoint, parts, layout, num_blocks, speculation, vision)
         _log_loaded(info, parts.decoder, drafts, time.monotonic() - started)
         progress(WARM_UP, 1.0)
         own = parts.decoder
@@ -143,6 +153,7 @@ class ModelExecutor:
             needs_hidden_states=speculation is not None and speculation.needs_hidden_states,
             processing=processing,
             grammars=grammars,
+            images=None if vision is None else _image_model(vision, parts, cache),
         )
         draft_runner = None
         if drafts is not None:
@@ -166,6 +177,12 @@ class ModelExecutor:
         except torch.AcceleratorError as error:  # not OutOfMemoryError: the next step may need less
             reason = str(error).partition("\n")[0]
             raise DeviceError(f"the device failed and must be restarted: {reason}") from error
+
+    def take_media(self, items: Sequence[MediaItem]) -> None:
+        """Keep the pixels of a request's images; see TakesMedia. Called from the engine's thread,
+        while a step may be computed."""
+        assert isinstance(self._runner, ModelRunner)
+        self._runner.take_media(items)
 
     def settle(self, result: StepResult) -> None:
         """Take in the last stage's result of a step, if this is an earlier stage of a model."""
@@ -197,6 +214,22 @@ class ModelExecutor:
         return_free_memory()
         if self.info.device.startswith("cuda"):
             torch.cuda.empty_cache()
+
+
+def _load_vision(checkpoint: Checkpoint, config: EngineConfig, parts: ModelParts) -> Vision | None:
+    if not isinstance(parts.decoder, Decoder):
+        return None  # a model of another implementation takes no rows
+    spec = LinearSpec(dtype=parts.spec.dtype, device=parts.spec.device)
+    return load_vision(
+        checkpoint, config, dtype=spec.dtype, device=spec.device, linear=type(parts.linear)(spec)
+    )
+
+
+def _image_model(vision: Vision, parts: ModelParts, cache: KVCache) -> ImageModel:
+    decoder = parts.decoder
+    assert isinstance(decoder, Decoder), "only its tower was loaded"
+    layered = LayeredModel(decoder, parts.attention, cache)
+    return ImageModel(decoder, layered, EncodedItems(vision.tower))
 
 
 def build_cpu_library(config: EngineConfig, progress: Progress) -> None:
@@ -319,6 +352,7 @@ def _describe(
     layout: _Layout,
     num_blocks: int,
     speculation: Speculation | None,
+    vision: Vision | None,
 ) -> ModelInfo:
     return ModelInfo(
         name=checkpoint.name,
@@ -340,6 +374,7 @@ def _describe(
         linear_backend=parts.linear.name,
         drafts_need_lookahead=speculation is not None and speculation.limits.needs_lookahead,
         sampling_defaults=dict(checkpoint.sampling_defaults),
+        media=None if vision is None else vision.info,
     )
 
 

@@ -5,29 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from ...core.plan import (
+    Grant,
     RequestFailure,
     RequestStart,
     StepPlan,
     StepResult,
     TokenLogprobs,
 )
+from ...core.requests.media import MediaItem
 from ..attention.base import AttentionBackend
 from ..grammar.base import Matcher
 from ..grammar.grammars import NO_BACKEND, FailedMatcher, Grammars
 from ..linear.base import Embedding
 from ..models.base import Model
 from ..sampling.batch import SamplingBatch
-from ..sampling.ops import SamplingOps, TorchSampling
+from ..sampling.ops import SamplingOps
 from ..sampling.processing.calling import LogitsProcessing
 from ..sampling.sampler import Sampled, sample
 from ..state.input_batch import InputBatch, build_input_batch
 from ..state.kv_cache import KVCache, copy_blocks
 from ..state.request_state import RequestState
+from .image_model import ImageModel
+from .layered_model import LayeredModel
 from .outcome import NOT_FINITE, Outcome, read_outcomes
 from .proposing import Propose, Proposer
 from .request_states import RequestStates
@@ -52,47 +56,6 @@ class StepModel(Protocol):
         ...
 
 
-class LayeredModel:
-    """A StepModel that runs the decoder layer by layer, with any attention backend."""
-
-    def __init__(self, decoder: Model, attention: AttentionBackend, kv_cache: KVCache) -> None:
-        self._decoder = decoder
-        self._attention = attention
-        self._layers = kv_cache.layers
-        self._hidden_re = torch.empty(0)
-        self.sampling: SamplingOps = TorchSampling()
-
-    def logits(self, batch: InputBatch) -> torch.Tensor:
-        """See StepModel."""
-        hidden_te = self.forward(batch)
-        self._hidden_re = hidden_te.index_select(0, batch.sampled_rows_r)
-        return self._decoder.compute_logits(self._hidden_re)
-
-    def forward(self, batch: InputBatch) -> torch.Tensor:
-        """Compute the hidden states [t, e] of all tokens."""
-        metadata = self._attention.build_metadata(batch.attention)
-        return self.compute(batch.token_ids_t, batch.positions_t, metadata)
-
-    def compute(
-        self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, metadata: Any
-    ) -> torch.Tensor:
-        """Compute the hidden states [t, e]. `metadata` is the attention backend's, of this step."""
-        forward = self._attention.forward
-
-        def attend(
-            layer: int, q_thd: torch.Tensor, k_tkd: torch.Tensor, v_tkd: torch.Tensor
-        ) -> torch.Tensor:
-            out_thd = torch.empty_like(q_thd, memory_format=torch.contiguous_format)
-            forward(layer, q_thd, k_tkd, v_tkd, self._layers[layer], metadata, out_thd)
-            return out_thd
-
-        return self._decoder.forward(token_ids_t, positions_t, attend)
-
-    def hidden_states(self) -> torch.Tensor:
-        """See StepModel."""
-        return self._hidden_re
-
-
 class ModelRunner:
     """Runs plans. Keeps what plans do not repeat: tokens, block tables, sampling parameters."""
 
@@ -107,14 +70,18 @@ class ModelRunner:
         needs_hidden_states: bool = False,
         processing: LogitsProcessing | None = None,
         grammars: Grammars | None = None,
+        images: ImageModel | None = None,
     ) -> None:
         """`model` computes whole steps of the decoder; None runs it layer by layer. `propose` is
         asked for drafts after each step, with hidden states if `needs_hidden_states`. `processing`
         calls the logits processors; None: there are none. Without `grammars`, requests with a
-        grammar fail."""
+        grammar fail. `images` computes the steps that have some; None: the model reads text."""
         self._decoder = decoder
         self._vocab_size = decoder.config.vocab_size
         self._model = model or LayeredModel(decoder, attention, kv_cache)
+        self._used: StepModel = self._model
+        """What has computed the last step."""
+        self._images = images
         self._attention = attention
         self._kv_cache = kv_cache
         self._requests = RequestStates(self._vocab_size, kv_cache, partial(_make_matcher, grammars))
@@ -139,6 +106,11 @@ class ModelRunner:
     def sampling(self) -> SamplingOps:
         """The model's sampling operations."""
         return self._model.sampling
+
+    def take_media(self, items: Sequence[MediaItem]) -> None:
+        """Keep the pixels of a request's images. Called from any thread."""
+        if self._images is not None:
+            self._images.take(items)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
@@ -166,18 +138,20 @@ class ModelRunner:
         states = self._requests.take_in(plan, rows)
         for copies in plan.copies:
             copy_blocks(self._kv_cache, self._attention, copies)
+        if plan.media is not None and self._images is not None:
+            self._images.follow(plan.media)
         if not rows:
             return _make_result(plan, {}, {})
         grants = [plan.grants[row] for row in rows]
         cache = self._kv_cache
         batch = build_input_batch(grants, states, cache.block_size, cache.device)
-        logits_rv = self._model.logits(batch)
+        logits_rv = self._logits(batch, grants, states)
         scores: dict[int, Score] = {}
         if batch.scored:
             num_sampled = len(logits_rv) - batch.num_scored_rows
             order = [batch.grant_order[i] for i in batch.scored]
             scored = [(grants[i], states[i]) for i in order]
-            hidden_re = self._model.hidden_states() if pools_any(scored) else None
+            hidden_re = self._used.hidden_states() if pools_any(scored) else None
             found = score_prompts(logits_rv, hidden_re, num_sampled, scored)
             scores = {rows[i]: one for i, one in zip(order, found, strict=True)}
             logits_rv = logits_rv[:num_sampled]
@@ -193,6 +167,15 @@ class ModelRunner:
             return _make_result(plan, by_row, scores)
         return self._speculate(plan, by_row, scores, self._proposer)
 
+    def _logits(
+        self, batch: InputBatch, grants: Sequence[Grant], states: Sequence[RequestState]
+    ) -> torch.Tensor:
+        self._used = self._model
+        if self._images is not None and (rows := self._images.rows(batch, grants, states)):
+            self._used = self._images.layered
+            return self._images.logits(batch, rows)
+        return self._model.logits(batch)
+
     def _speculate(
         self,
         plan: StepPlan,
@@ -202,7 +185,7 @@ class ModelRunner:
     ) -> StepResult:
         """Ask for drafts, then give back the blocks that known tokens and drafts do not need."""
         fine = [(plan.grants[i], outcome) for i, outcome in by_row.items() if outcome.error is None]
-        hidden_re = self._model.hidden_states() if self._needs_hidden_states else None
+        hidden_re = self._used.hidden_states() if self._needs_hidden_states else None
         got = proposer.propose(plan, fine, hidden_re)
         for grant, outcome in fine:
             if grant.gives_back:
@@ -236,7 +219,7 @@ class ModelRunner:
         if self._sampling.grammars and self._grammars is not None:
             masks = self._sampling.grammars.masks(self._grammars, logits_rv.shape[1])
         return sample(
-            logits_rv, self._sampling, positions_r, self._model.sampling, self._processing, masks
+            logits_rv, self._sampling, positions_r, self._used.sampling, self._processing, masks
         )
 
 

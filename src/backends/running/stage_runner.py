@@ -16,8 +16,8 @@ from ..models.base import Model
 from ..state.input_batch import InputBatch, build_input_batch
 from ..state.kv_cache import KVCache, copy_blocks
 from ..state.request_state import RequestState
+from .layered_model import LayeredModel
 from .request_states import RequestStates
-from .runner import LayeredModel
 
 
 class StageModel(Protocol):

@@ -27,8 +27,9 @@ from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.models.native.decoder import Decoder
 from tokenmill.backends.models.native.loader import load_decoder
 from tokenmill.backends.models.tensor_parallel import Gathered, reduce
+from tokenmill.backends.running.layered_model import LayeredModel
 from tokenmill.backends.running.parts.whole_step import whole_step
-from tokenmill.backends.running.runner import LayeredModel, StepModel
+from tokenmill.backends.running.runner import StepModel
 from tokenmill.backends.state.input_batch import build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.state.request_state import RequestState

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....core.config import EngineConfig
-from ..flags.engine import SERVING, SPECULATION, IMAGES, add_engine_flags, engine_config
+from ..flags.engine import IMAGES, SERVING, SPECULATION, add_engine_flags, engine_config
 from ..progress import ProgressDisplay
 from .comparison import Comparison, describe, describe_times, print_json, print_tables
 from .vary import Settings, vary

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ....core.config import EngineConfig
 from ....core.errors import ConfigError
 from ..flags.engine import (
+    IMAGES,
     SERVING,
     SPECULATION,
-    IMAGES,
     add_engine_flags,
     add_model_argument,
     engine_config,

@@ -19,8 +19,9 @@ from ....core.requests.sampling_params import SamplingParams
 from ...models.base import REFERENCE, Model, Reference
 from ...state.input_batch import InputBatch
 from ...weights.config.fields import one_line
+from ..layered_model import LayeredModel
 from ..parts.model_parts import ModelParts
-from ..runner import LayeredModel, ModelRunner
+from ..runner import ModelRunner
 from .followed_model import FollowedModel
 
 log = get_logger("model")

@@ -24,8 +24,8 @@ from ...models.native.decoder import Decoder
 from ...models.native.feed_forward import GatedNetwork
 from ...state.input_batch import InputBatch, build_input_batch
 from ...state.kv_cache import KVCache
+from ..layered_model import LayeredModel
 from ..parts.model_parts import ModelParts
-from ..runner import LayeredModel
 from .graphed_model import Capture, CUDACapture, GraphedModel
 
 log = get_logger("model")

@@ -19,7 +19,7 @@ from ...attention.base import GraphableBackend
 from ...models.base import Model
 from ...sampling.ops import SamplingOps
 from ...state.input_batch import InputBatch
-from ..runner import LayeredModel
+from ..layered_model import LayeredModel
 
 Replay = Callable[[], None]
 

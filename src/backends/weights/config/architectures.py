@@ -119,6 +119,7 @@ TABLE = (
         name="LlamaForCausalLM",
         model_type="llama",
         gguf="llama",
+        multimodal=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
         may_lack_kv_heads=True,
         biases=Biases.STATED,
         mlp_bias=True,

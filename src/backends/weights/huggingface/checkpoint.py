@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import torch
 
 from ....core.errors import ConfigError
-from ....core.log import get_logger
 from ....core.settings.sampling_defaults import GENERATION_CONFIG
 from ..config.model_config import ModelConfig
 from ..config.sampling_defaults import check_sampling_defaults
@@ -20,8 +19,6 @@ from ..quantization.methods import METHODS, ReadMethod, read_method
 from ..quantization.tensors import QuantizedTensors
 from .config import from_hf_config
 from .multimodal import is_multimodal, text_fields, text_tensor
-
-log = get_logger("model")
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -65,6 +62,10 @@ class SafetensorsCheckpoint:
             self._generation = read_json(path / "generation_config.json")
         source = str(path / "config.json")
         self.config = config or from_hf_config(whole, source=source)
+        self.fields = whole
+        """Those of config.json, of all parts of the model."""
+        self.is_made = make_tensors is not None
+        """Whether its tensors are in no file."""
         self._config, _ = text_fields(whole, source)
         self.sampling_defaults = check_sampling_defaults(
             {name: self._generation.get(key) for key, name in GENERATION_CONFIG.items()},
@@ -149,8 +150,4 @@ def _stated_dtype(config: Mapping[str, Any]) -> torch.dtype:
 
 
 def _open_files(path: Path, config: Mapping[str, Any]) -> SafetensorsFiles:
-    if not is_multimodal(config):
-        return SafetensorsFiles(path)
-    files = SafetensorsFiles(path, text_tensor)
-    log.info("only_text_model_used", path=str(path), ignored_tensors=files.num_hidden)
-    return files
+    return SafetensorsFiles(path, text_tensor) if is_multimodal(config) else SafetensorsFiles(path)

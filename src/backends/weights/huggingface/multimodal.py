@@ -11,10 +11,14 @@ from ..config.fields import Fields
 
 _SHARED = ("dtype", "torch_dtype", "eos_token_id", "quantization_config", "tie_word_embeddings")
 """Fields about the text model that may stand beside `text_config`, where they win, or in it."""
-_PREFIXES = {"language_model.": "", "model.language_model.": "model."}
+_PREFIXES = {
+    "language_model.": "",
+    "model.language_model.": "model.",
+    "model.text_model.": "model.",
+}
 """Beginnings of the names of the text model's tensors, and their replacements. transformers writes
-the first; it and other programs have also written the second."""
-_OTHERS = ("vision_tower.", "multi_modal_projector.")
+the first; it and other programs have also written the second. The third is that of Idefics3."""
+_OTHERS = ("vision_tower.", "multi_modal_projector.", "vision_model.", "connector.")
 """Beginnings of the names of other tensors, in some files after `model.`."""
 
 

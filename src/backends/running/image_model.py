@@ -1,0 +1,58 @@
+"""Steps with images: rows of the encoder stand in the places of tokens.
+
+Such a step is computed layer by layer. All others stay one call of the whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...core.plan import Grant, MediaWork
+from ...core.requests.media import MediaItem
+from ..models.native.decoder import Decoder
+from ..state.input_batch import InputBatch
+from ..state.request_state import RequestState
+from ..vision.encoded_items import EncodedItems
+from .layered_model import LayeredModel
+
+Rows = Sequence[tuple[int, torch.Tensor]]
+"""Stretches of rows, each with the index of its first token in the batch."""
+
+
+class ImageModel:
+    """Computes the steps of a decoder that have images."""
+
+    def __init__(self, decoder: Decoder, layered: LayeredModel, items: EncodedItems) -> None:
+        self._decoder, self._items = decoder, items
+        self.layered = layered
+
+    def take(self, items: Sequence[MediaItem]) -> None:
+        """Keep pixels; see TakesMedia."""
+        self._items.take(items)
+
+    def follow(self, work: MediaWork) -> None:
+        """Do what a plan says about the encoder cache."""
+        self._items.follow(work)
+
+    def rows(
+        self, batch: InputBatch, grants: Sequence[Grant], states: Sequence[RequestState]
+    ) -> Rows:
+        """The rows of images in a batch."""
+        found: list[tuple[int, torch.Tensor]] = []
+        first = 0
+        for index in batch.grant_order:
+            grant, start = grants[index], states[index].start
+            if start.media:
+                stretches = self._items.rows_of(start, grant)
+                found += [(first + at, rows) for at, rows in stretches]
+            first += grant.num_tokens
+        return found
+
+    def logits(self, batch: InputBatch, rows: Rows) -> torch.Tensor:
+        """float32 [r, v] of the batch's sampled rows; see StepModel."""
+        hidden_te = self._decoder.embed(batch.token_ids_t)
+        for first, stretch in rows:
+            hidden_te[first : first + len(stretch)] = stretch
+        return self.layered.logits_of(hidden_te, batch, self._decoder)

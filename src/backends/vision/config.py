@@ -1,0 +1,130 @@
+"""The sizes of a vision tower, read from the files of a Hugging Face directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import ConfigError
+from ..linear.base import ACTIVATIONS
+from ..weights.config.fields import Fields
+from ..weights.files.json_file import read_json
+
+ARCHITECTURES = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
+"""transformers' class names of the models whose towers are computed here."""
+_FILES = ("preprocessor_config.json", "processor_config.json")
+"""Files about images beside config.json; later ones take precedence."""
+_DEFAULTS = {
+    "hidden_size": 1152,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 16,
+    "image_size": 224,
+    "patch_size": 32,
+}
+"""transformers' values of sizes that config.json may lack."""
+_MAX_PATCHES = 1 << 16
+"""Bounds the table of positions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerConfig:
+    """A vision transformer, and the projection of its result into the text model."""
+
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    patch_size: int
+    """The sides of a patch, in pixels."""
+    num_patches_per_side: int
+    """Of the largest image that has a position for each of its patches."""
+    layer_norm_eps: float
+    activation: str
+    """One of ACTIVATIONS."""
+    scale_factor: int
+    """The projection joins squares of this many patches per side into one row."""
+    text_hidden_size: int
+    image_token_id: int
+    rescale_factor: float
+    """Bytes of pixels are multiplied by it; then `mean` is subtracted, and `std` divides."""
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters."""
+        e, i = self.hidden_size, self.intermediate_size
+        layer = 4 * (e * e + e) + 2 * e * i + i + e + 4 * e
+        ends = 3 * self.patch_size**2 * e + e + self.num_patches_per_side**2 * e + 2 * e
+        return self.num_layers * layer + ends + self.scale_factor**2 * e * self.text_hidden_size
+
+
+def is_known(fields: Mapping[str, Any]) -> bool:
+    """Whether config.json describes a model whose tower is computed here."""
+    named = fields.get("architectures")
+    return isinstance(named, list) and bool(named) and named[0] in ARCHITECTURES
+
+
+def image_fields(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a directory says about images: the fields of config.json, given here, and of the
+    files beside it. Raises ConfigError for a damaged file."""
+    found = dict(fields)
+    for name in _FILES:
+        if (path / name).exists():
+            found |= read_json(path / name)
+    nested = found.get("image_processor")
+    return found | nested if isinstance(nested, dict) else found
+
+
+def read_tower_config(fields: Mapping[str, Any], source: str) -> TowerConfig:
+    """Read the sizes; `fields` are those of `image_fields`. Raises ConfigError for values that are
+    missing, or that cannot be computed."""
+    whole = Fields(fields, source)
+    text, vision = whole.part("text_config"), whole.part("vision_config")
+    if text is None or vision is None:
+        raise ConfigError(f"{source} needs text_config and vision_config")
+    sizes = {name: vision.integer(name, default) for name, default in _DEFAULTS.items()}
+    if vision.integer("num_channels", 3) != 3:
+        raise ConfigError(f"{vision.source}: only images with 3 channels are supported")
+    activation = vision.text("hidden_act", "gelu_pytorch_tanh")
+    if activation not in ACTIVATIONS:
+        raise ConfigError(f"{vision.source}: hidden_act {activation!r:.50} is not supported")
+    if min(sizes.values()) < 1 or sizes["hidden_size"] % sizes["num_attention_heads"]:
+        raise ConfigError(f"{vision.source}: sizes must be positive, and heads divide hidden_size")
+    per_side = sizes["image_size"] // sizes["patch_size"]
+    factor = whole.integer("scale_factor", 2)
+    if not 0 < per_side**2 <= _MAX_PATCHES or factor < 1:
+        raise ConfigError(f"{vision.source}: image_size, patch_size and scale_factor do not fit")
+    return TowerConfig(
+        num_layers=sizes["num_hidden_layers"],
+        hidden_size=sizes["hidden_size"],
+        intermediate_size=sizes["intermediate_size"],
+        num_heads=sizes["num_attention_heads"],
+        patch_size=sizes["patch_size"],
+        num_patches_per_side=per_side,
+        layer_norm_eps=vision.number("layer_norm_eps", 1e-6),
+        activation=activation,
+        scale_factor=factor,
+        text_hidden_size=text.integer("hidden_size"),
+        image_token_id=whole.integer("image_token_id", 128257),
+        rescale_factor=(
+            whole.number("rescale_factor", 1 / 255) if whole.flag("do_rescale", True) else 1.0
+        ),
+        mean=_channels(whole, "image_mean", 0.5, 0.0),
+        std=_channels(whole, "image_std", 0.5, 1.0),
+    )
+
+
+def _channels(fields: Fields, name: str, default: float, neutral: float) -> tuple[float, ...]:
+    """A number per channel."""
+    if not fields.flag("do_normalize", True):
+        return (neutral,) * 3
+    if fields.get(name) is None:
+        return (default,) * 3
+    numbers = fields.numbers(name)
+    if len(numbers) != 3:
+        raise ConfigError(f"{name} in {fields.source} must have 3 numbers, got {len(numbers)}")
+    return numbers

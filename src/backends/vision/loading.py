@@ -1,0 +1,114 @@
+"""Reads the vision tower of a model that reads images.
+
+Shape suffixes: p positions, e hidden size, c channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...core.errors import ConfigError
+from ..linear.base import LinearBackend, Projection
+from ..weights.files.safetensors_files import SafetensorsFiles
+from .config import TowerConfig
+from .tower import LayerNorm, TowerLayer, VisionTower
+
+_PARTS = ("vision_model.", "connector.")
+"""Beginnings of the names of the tower's tensors, in some files after `model.`."""
+
+
+def tower_tensor(name: str) -> str | None:
+    """The tower's name of a model's tensor; None: it is not part of it."""
+    bare = name.removeprefix("model.")
+    return bare if bare.startswith(_PARTS) else None
+
+
+def load_tower(
+    files: SafetensorsFiles,
+    config: TowerConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    linear: LinearBackend,
+) -> VisionTower:
+    """Read the tower in `dtype` on `device`; `linear` makes its products.
+
+    `files` have the names of `tower_tensor`. Raises ConfigError when a tensor is missing or has the
+    wrong shape.
+    """
+    reader = _Reader(files, dtype, device, linear)
+    e, i, model = config.hidden_size, config.intermediate_size, "vision_model"
+    patch = 3 * config.patch_size**2
+    layers = [
+        TowerLayer(
+            attention_norm=reader.norm(f"{layer}.layer_norm1", e, config),
+            qkv=reader.linear([f"{layer}.self_attn.{one}_proj" for one in "qkv"], e, e),
+            output=reader.linear([f"{layer}.self_attn.out_proj"], e, e),
+            feed_forward_norm=reader.norm(f"{layer}.layer_norm2", e, config),
+            up=reader.linear([f"{layer}.mlp.fc1"], i, e),
+            down=reader.linear([f"{layer}.mlp.fc2"], e, i),
+        )
+        for layer in (f"{model}.encoder.layers.{index}" for index in range(config.num_layers))
+    ]
+    positions = f"{model}.embeddings.position_embedding.weight"
+    square = config.scale_factor**2 * e
+    return VisionTower(
+        config=config,
+        patches=reader.linear([f"{model}.embeddings.patch_embedding"], e, patch),
+        levels_vc=_levels(config).to(device=device, dtype=dtype),
+        positions_pe=reader.take(positions, (config.num_patches_per_side**2, e)),
+        layers=tuple(layers),
+        norm=reader.norm(f"{model}.post_layernorm", e, config),
+        connector=reader.product("connector.modality_projection.proj", config, square),
+    )
+
+
+def _levels(config: TowerConfig) -> torch.Tensor:
+    """The number of each byte in each channel, rounded as in transformers' processors."""
+    bytes_v = torch.arange(256, dtype=torch.float64)
+    rescaled_v1 = (bytes_v * config.rescale_factor).float()[:, None]
+    return (rescaled_v1 - torch.tensor(config.mean)) / torch.tensor(config.std)
+
+
+class _Reader:
+    """Takes tensors in the form in which the tower computes with them."""
+
+    def __init__(
+        self,
+        files: SafetensorsFiles,
+        dtype: torch.dtype,
+        device: torch.device,
+        linear: LinearBackend,
+    ) -> None:
+        self._files, self._dtype, self._device, self._linear = files, dtype, device, linear
+
+    def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """A tensor; one with more dimensions, as of a convolution, is flattened."""
+        stored = self._files.stored(name)
+        if (
+            len(stored.shape) < len(shape)
+            or torch.Size(shape).numel() != torch.Size(stored.shape).numel()
+        ):
+            raise ConfigError(
+                f"{name} in {self._files.path} has shape {list(stored.shape)}, expected "
+                f"{list(shape)}"
+            )
+        found = self._files.tensor(name).reshape(shape)
+        return found.to(device=self._device, dtype=self._dtype, copy=True)
+
+    def norm(self, name: str, size: int, config: TowerConfig) -> LayerNorm:
+        weight, bias = (self.take(f"{name}.{part}", (size,)) for part in ("weight", "bias"))
+        return LayerNorm(weight, bias, config.layer_norm_eps)
+
+    def linear(self, names: Sequence[str], out_size: int, in_size: int) -> Projection:
+        """The products of one input with matrices that have biases, as one."""
+        weights = [self.take(f"{name}.weight", (out_size, in_size)) for name in names]
+        bias = torch.cat([self.take(f"{name}.bias", (out_size,)) for name in names])
+        return self._linear.linear(weights, bias)
+
+    def product(self, name: str, config: TowerConfig, in_size: int) -> Projection:
+        """The product with a matrix without a bias."""
+        weight = self.take(f"{name}.weight", (config.text_hidden_size, in_size))
+        return self._linear.linear([weight], None)

@@ -1,0 +1,128 @@
+"""A vision transformer: the pixels of one image or tile become rows of the text model's input.
+
+Formulas and the order of operations are those of transformers' Idefics3 and SmolVLM, whose tower is
+that of SigLIP.
+
+Shape suffixes: y, x pixels, v values of a byte, c channels, p patches, e hidden size, h heads, d
+head size, r rows, t hidden size of the text model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from ..linear.base import ACTIVATIONS, Projection
+from .config import TowerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """A norm over the last dimension, with weight and bias."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    eps: float
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self.weight.nbytes + self.bias.nbytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerLayer:
+    """Weights of one layer; q, k and v are one matrix."""
+
+    attention_norm: LayerNorm
+    qkv: Projection
+    output: Projection
+    feed_forward_norm: LayerNorm
+    up: Projection
+    down: Projection
+
+    @property
+    def num_bytes(self) -> int:
+        parts = self.qkv, self.output, self.up, self.down
+        norms = self.attention_norm.num_bytes + self.feed_forward_norm.num_bytes
+        return norms + sum(part.num_bytes for part in parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionTower:
+    """Encodes pixels."""
+
+    config: TowerConfig
+    patches: Projection
+    """From the numbers of a patch, [c * y * x], to [e]."""
+    levels_vc: torch.Tensor
+    """The number of each byte in each channel: [256, c]."""
+    positions_pe: torch.Tensor
+    layers: Sequence[TowerLayer]
+    norm: LayerNorm
+    connector: Projection
+    """From a square of patches to a row of the text model."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all weights, in bytes."""
+        ends = self.patches.num_bytes + self.connector.num_bytes + self.norm.num_bytes
+        return ends + int(self.positions_pe.nbytes) + sum(layer.num_bytes for layer in self.layers)
+
+    def encode(self, pixels_yxc: torch.Tensor) -> torch.Tensor:
+        """Return the rows [r, t] of an image, uint8. Its sides are multiples of a patch's."""
+        activate = ACTIVATIONS[self.config.activation]
+        hidden_pe = self.patches(self._patches(pixels_yxc))
+        hidden_pe = hidden_pe + self._positions(pixels_yxc)
+        for layer in self.layers:
+            hidden_pe = hidden_pe + self._attend(layer, layer.attention_norm(hidden_pe))
+            inner = ACTIVATIONS[self.config.activation](
+                layer.up(layer.feed_forward_norm(hidden_pe))
+            )
+            hidden_pe = hidden_pe + layer.down(inner)
+        return self.connector(self._squares(self.norm(hidden_pe)))
+
+    def _patches(self, pixels_yxc: torch.Tensor) -> torch.Tensor:
+        """The normalized numbers of each patch, as the weights of a convolution order them."""
+        height, width, _ = pixels_yxc.shape
+        channels_c = torch.arange(3, device=self.levels_vc.device)
+        numbers_yxc = self.levels_vc[pixels_yxc.to(self.levels_vc.device, torch.int64), channels_c]
+        size = self.config.patch_size
+        grid = numbers_yxc.view(height // size, size, width // size, size, 3)
+        return grid.permute(0, 2, 4, 1, 3).reshape(-1, 3 * size * size)
+
+    def _positions(self, pixels_yxc: torch.Tensor) -> torch.Tensor:
+        """The embeddings of the patches' positions. An image with fewer patches per side than the
+        table has gets positions from all over it."""
+        config, device = self.config, self.positions_pe.device
+        per_side = config.num_patches_per_side
+        bounds = torch.arange(1 / per_side, 1.0, 1 / per_side, device=device)
+
+        def places(num_patches: int) -> torch.Tensor:
+            step = 1.0 / torch.tensor(num_patches, device=device)
+            parts = torch.arange(num_patches, device=device, dtype=torch.float32) * step
+            return torch.bucketize(parts.clamp(max=1.0 - 1e-6), bounds, right=True)
+
+        rows, columns = (places(side // config.patch_size) for side in pixels_yxc.shape[:2])
+        return self.positions_pe[(rows[:, None] * per_side + columns[None, :]).flatten()]
+
+    def _attend(self, layer: TowerLayer, hidden_pe: torch.Tensor) -> torch.Tensor:
+        """Attention between all patches."""
+        heads = layer.qkv(hidden_pe).view(len(hidden_pe), 3, self.config.num_heads, -1)
+        q_hpd, k_hpd, v_hpd = heads.permute(1, 2, 0, 3).unbind()
+        attended_hpd = F.scaled_dot_product_attention(
+            q_hpd.unsqueeze(0), k_hpd.unsqueeze(0), v_hpd.unsqueeze(0)
+        )[0]
+        return layer.output(attended_hpd.transpose(0, 1).flatten(1))
+
+    def _squares(self, hidden_pe: torch.Tensor) -> torch.Tensor:
+        """Join squares of patches, as transformers' pixel shuffle does. The image is a square."""
+        factor, size = self.config.scale_factor, self.config.hidden_size
+        side = int(len(hidden_pe) ** 0.5)
+        rows = hidden_pe.view(side // factor, factor, side // factor, factor, size)
+        return rows.permute(0, 2, 1, 3, 4).reshape(-1, factor * factor * size)
