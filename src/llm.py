@@ -105,9 +105,10 @@ class LLM:
         `{"prompt_token_ids": [1, 2]}`. With images:
         `{"prompt": "<image>Hi", "multi_modal_data": {"image": image}}`, where `image` is an image
         of Pillow, the bytes of a file, or a list with one for each placeholder. `sampling_params`
-        are for all prompts, or a list with those of each one; None: the model's defaults. `request_timeout`: seconds after which a request
-        ends with the text that it has, and the finish reason "abort"; the time in which it waits
-        for room does not count. `use_tqdm` shows a progress bar on a terminal.
+        are for all prompts, or a list with those of each one; None: the model's defaults.
+        `request_timeout`: seconds after which a request ends with the text that it has, and the
+        finish reason "abort"; the time in which it waits for room does not count. `use_tqdm` shows
+        a progress bar on a terminal.
 
         There may be any number of prompts: those for which the engine has no room wait. Raises
         InvalidRequestError for the first prompt or parameter that is refused, RequestFailedError
@@ -140,12 +141,12 @@ class LLM:
         `{"role": "user", "content": "Hi"}`; or a list of conversations. Parts of a content may be
         images: of Pillow, as in vLLM (`{"type": "image_pil", "image_pil": image}`), of Pillow or
         bytes (`{"type": "image", "image": image}`), or a data URL ("image_url").
-        `add_generation_prompt` ends the prompt where the answer begins. With `continue_final_message` (then
-        `add_generation_prompt` must be False) the answer continues the last message.
-        `chat_template_kwargs` are variables of the template, for example
-        `{"enable_thinking": False}`. Raises what `generate` raises, and InvalidRequestError
-        without a chat template, for messages that it refuses, and for a `chat_template`, which is
-        an option of the model.
+        `add_generation_prompt` ends the prompt where the answer begins. With
+        `continue_final_message` (then `add_generation_prompt` must be False) the answer continues
+        the last message. `chat_template_kwargs` are variables of the template, for example
+        `{"enable_thinking": False}`. Raises what `generate` raises, and InvalidRequestError without
+        a chat template, for messages that it refuses, and for a `chat_template`, which is an option
+        of the model.
         """
         if chat_template is not None:
             raise InvalidRequestError(

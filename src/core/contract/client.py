@@ -135,10 +135,10 @@ class EngineClient(Protocol):
         `prompt`: a text, or token ids, also as in vLLM: `{"prompt": "Hi"}` or
         `{"prompt_token_ids": [1, 2]}`, with images
         `{"prompt": "<image>Hi", "multi_modal_data": {"image": image}}`: an image of Pillow, the
-        bytes of a file, or a list of them, one for each placeholder. `sampling_params` None: `default_sampling_params()`. Read
-        the outputs with `async for` from the stream that is returned, and close it with `aclose` to
-        abort the request. `fields` are fields of RequestOptions and override `options`:
-        `submit(prompt, priority=1)`.
+        bytes of a file, or a list of them, one for each placeholder. `sampling_params` None:
+        `default_sampling_params()`. Read the outputs with `async for` from the stream that is
+        returned, and close it with `aclose` to abort the request. `fields` are fields of
+        RequestOptions and override `options`: `submit(prompt, priority=1)`.
 
         Raises InvalidRequestError, OverloadedError or EngineStoppedError; then the engine keeps
         nothing of the request. Raises WrongContextError in another event loop or process.
@@ -177,10 +177,10 @@ class EngineClient(Protocol):
         `messages` are those of one conversation, as in OpenAI's API:
         `{"role": "user", "content": "Hi"}`. A content may also be a list of parts, with images of
         Pillow or bytes: `{"type": "image", "image": image}`. `add_generation_prompt` ends the
-        prompt where the answer begins. With `continue_final_message` (then `add_generation_prompt` must be False)
-        the answer continues the last message. `chat_template_kwargs` are variables of the template,
-        for example `{"enable_thinking": False}`. Raises what `generate` raises, and
-        InvalidRequestError without a chat template, or for messages that it refuses.
+        prompt where the answer begins. With `continue_final_message` (then `add_generation_prompt`
+        must be False) the answer continues the last message. `chat_template_kwargs` are variables
+        of the template, for example `{"enable_thinking": False}`. Raises what `generate` raises,
+        and InvalidRequestError without a chat template, or for messages that it refuses.
         """
         ...
 

@@ -11,8 +11,8 @@ import msgspec
 import openai
 import pytest
 
-from tokenmill.api.responses.bodies import ResponsesBody
 from tokenmill.api.chat.messages import Images
+from tokenmill.api.responses.bodies import ResponsesBody
 from tokenmill.api.responses.conversation import read_messages
 
 from ..serving import SteeredExecutor, serve_engine, toy_engine
