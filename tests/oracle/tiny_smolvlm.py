@@ -139,6 +139,8 @@ class Reference:
             image_seq_len=TOKENS_PER_TILE,
             chat_template=TEMPLATE,
         )
+        self.image_token_id = int(tokenizer.convert_tokens_to_ids(IMAGE))
+        """The placeholder."""
 
     def inputs(self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image]) -> Any:
         """The inputs of the model. Images are parts `{"type": "image"}`."""
