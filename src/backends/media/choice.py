@@ -41,8 +41,8 @@ def make_image_reader(
         factory=factory_name(provider),
         options=options,
         options_type=options_name(provider),
-        config=media.config,
-        kwargs=kwargs,
+        config=dict(media.config),
+        kwargs=dict(kwargs),
         max_pixels=max_pixels,
     )
     return ImageReader(
