@@ -58,7 +58,7 @@ class ImageReader:
     ) -> None:
         """`cache_bytes`: memory for the pixels of known images; 0: none are kept."""
         self._process = MediaProcess(start)
-        self._source = start.factory
+        self._plugin = start.plugin
         self._tokenizer, self._placeholder = tokenizer, placeholder_token_id
         settings = json.dumps(
             [start.factory, start.options, start.config, start.kwargs], sort_keys=True
@@ -126,7 +126,7 @@ class ImageReader:
         token_ids = self._tokenizer.encode(image.text, add_special_tokens=False, parse_special=True)
         starts = _starts(token_ids, self._placeholder, [one.num_tokens for one in image.items])
         if starts is None:
-            log.error("wrong_media_places", processor=self._source, text=image.text[:200])
+            log.error("wrong_media_places", plugin=self._plugin, text=image.text[:200])
             raise RequestFailedError(BUG)
         items = (
             MediaItem(

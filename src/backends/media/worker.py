@@ -9,7 +9,7 @@ import socket
 from typing import Any
 
 from ...core.contract.providers.media_processing import MediaProcessor, ProcessedImage
-from ...core.errors import InvalidRequestError, describe
+from ...core.errors import CONTAINED, InvalidRequestError, describe
 from ...core.processes.channels.frames import receive, send
 from ...core.processes.channels.messages import Refused, encode
 from ...core.processes.channels.refusals import describe_refusal, not_started
@@ -68,7 +68,7 @@ def answer(
     except MemoryError:
         text = f"the image needs more than {memory >> 20} MiB to be decoded"
         return describe_refusal(0, InvalidRequestError(text))
-    except Exception as error:
+    except CONTAINED as error:
         return Failed(describe(error))
 
 

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.core.plugin_packages import Packages
-from tokenmill.backends.media.choice import make_image_reader
-from tokenmill.backends.media.reader import ImageReader
-from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError, PluginError
-from tokenmill.core.host.choice import choose_slot
-from tokenmill.core.host.plugin_set import enabled_plugins
-from tokenmill.core.interfaces import MediaInfo
 
 from .image_files import CONFIG
-from .readers import MAX_PIXELS, PLACEHOLDER, image_of, read, tokenizer_in
+from .readers import image_of, read, reader_for
 
 PLUGIN = """
 from dataclasses import dataclass, field
@@ -47,33 +40,6 @@ def make_other(options):
 def register(registry):
     registry.offer(kinds.MEDIA_PROCESSOR, "other", make_other, options=Options)
 """
-
-
-def reader_for(
-    folder: Path,
-    config: dict[str, Any],
-    *,
-    kwargs: dict[str, Any] | None = None,
-    **options: Any,
-) -> ImageReader:
-    engine_config = EngineConfig.from_options(**options)
-    plugins = enabled_plugins(engine_config)
-    media = MediaInfo(
-        processor="",
-        config=config,
-        placeholder_token_id=PLACEHOLDER,
-        bytes_per_token=1,
-        cache_bytes=1,
-    )
-    return make_image_reader(
-        plugins.registry,
-        choose_slot("media_processor", engine_config, plugins),
-        media,
-        tokenizer_in(folder),
-        kwargs=kwargs or {},
-        max_pixels=MAX_PIXELS,
-        cache_bytes=1 << 20,
-    )
 
 
 def test_auto_takes_the_processor_that_fits(tmp_path: Path) -> None:
