@@ -6,7 +6,7 @@ This module may import every package of the engine. It only connects them and ho
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from .core.host.plugin_host import PluginHost
 from .core.host.plugin_set import enabled_plugins
 from .core.interfaces import MediaInfo, MediaReader, Progress, Tokenizer, no_progress
 from .core.processes.free_memory import return_free_memory
-from .core.shell.engine_shell import EngineShell
+from .core.shell.engine_shell import EngineShell, MakeReader
 from .core.shell.local_engine import EngineParts, LocalEngine, local_engine, refuse_replicas
 from .core.supervised.client import supervised_engine
 
@@ -236,16 +236,40 @@ def _choose_backends(plugins: PluginHost, progress: Progress) -> Backends:
     )
 
 
+def make_media_reader(config: EngineConfig, media: MediaInfo, tokenizer: Tokenizer) -> MediaReader:
+    """The reader of images for a model, in the process that reads requests.
+
+    Raises ConfigError if no media processor fits the model, and for wrong --mm-processor-kwargs.
+    """
+    from .backends.media.choice import make_image_reader
+
+    plugins = enabled_plugins(config)
+    kwargs = config.mm_processor_kwargs or {}
+    assert not isinstance(kwargs, str), "EngineConfig has read it"
+    return make_image_reader(
+        plugins.registry,
+        choose_slot(kinds.MEDIA_PROCESSOR.name, config, plugins),
+        media,
+        tokenizer,
+        kwargs=kwargs,
+        max_pixels=config.max_image_pixels,
+        cache_bytes=config.media_cache_bytes,
+    )
+
+
 def build_engine(
     config: EngineConfig,
     progress: Progress | None = None,
     replica: Replica = ONLY_REPLICA,
     *,
     warns: bool = True,
+    make_reader: MakeReader | None = make_media_reader,
 ) -> EngineShell:
-    """An engine that has not been started. `warns`: log the settings without effect."""
+    """An engine that has not been started. `warns` and `make_reader`: see EngineShell."""
     build = partial(build_parts, replica=replica)
-    return local_engine(config, build, progress or no_progress, warns=warns)
+    return local_engine(
+        config, build, progress or no_progress, warns=warns, make_reader=make_reader
+    )
 
 
 def build_supervised_engine(
@@ -271,6 +295,7 @@ def build_supervised_engine(
         stall_timeout=stall_timeout,
         max_restarts=max_restarts,
         lost_steps=_lost_steps(),
+        make_reader=make_media_reader,
     )
 
 
@@ -286,7 +311,7 @@ def run_engine_process(control: socket.socket, logs: socket.socket) -> None:
     """The engine process: see `build_supervised_engine`."""
     from .core.supervised.engine_process import run_engine
 
-    run_engine(control, logs, partial(build_engine, warns=False))
+    run_engine(control, logs, partial(build_engine, warns=False, make_reader=None))
 
 
 def _load_tokenizer_again(config: EngineConfig) -> HFTokenizer:
@@ -300,35 +325,6 @@ def _load_tokenizer_again(config: EngineConfig) -> HFTokenizer:
     tokenizer = _load_tokenizer(config, model, no_progress)
     return_free_memory()  # 12 MB, which only loading needed
     return tokenizer
-
-
-def build_media_reader(
-    config: EngineConfig,
-    media: MediaInfo,
-    tokenizer: Tokenizer,
-    *,
-    kwargs: Mapping[str, Any],
-    max_pixels: int,
-    cache_bytes: int,
-) -> MediaReader:
-    """The reader of images for a model, in the process that reads requests. Its other arguments:
-    see make_image_reader.
-
-    Raises ConfigError if no media processor fits the model, and for wrong `kwargs`.
-    """
-    from .backends.media.choice import make_image_reader
-
-    plugins = enabled_plugins(config)
-    choice = choose_slot(kinds.MEDIA_PROCESSOR.name, config, plugins)
-    return make_image_reader(
-        plugins.registry,
-        choice,
-        media,
-        tokenizer,
-        kwargs=kwargs,
-        max_pixels=max_pixels,
-        cache_bytes=cache_bytes,
-    )
 
 
 class AsyncEngine(EngineShell):
@@ -356,7 +352,8 @@ class AsyncEngine(EngineShell):
         build = partial(build_parts, plugins=tuple(plugins))
         config = EngineConfig.from_options(model=model, **options)
         refuse_replicas(config)
-        super().__init__(config, LocalEngine(config, build, progress or no_progress))
+        running = LocalEngine(config, build, progress or no_progress)
+        super().__init__(config, running, make_reader=make_media_reader)
 
 
 def make_draft_model(

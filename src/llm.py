@@ -18,13 +18,14 @@ from .core.config import EngineConfig
 from .core.errors import ConfigError, EngineStoppedError, InvalidRequestError
 from .core.interfaces import ChatMessage, Tokenizer, no_progress
 from .core.outputs import RequestOutput
+from .core.requests.given_images import ImagePrompt, take_images
 from .core.requests.pooling import Pooling, PoolingParams
 from .core.requests.request_options import NO_OPTIONS, RequestOptions
 from .core.requests.sampling_params import SamplingParams
 from .core.shell.batch import BatchSender
 from .core.shell.engine_shell import EngineShell
 from .core.shell.home import Process
-from .core.shell.prompts import Prompt, Tokens, as_prompts, one_each
+from .core.shell.prompts import Prompt, ReadPrompt, as_prompts, one_each
 from .pooling_outputs import (
     EmbeddingRequestOutput,
     PoolingOutput,
@@ -101,10 +102,13 @@ class LLM:
         """Generate one RequestOutput per prompt, in the order of the prompts.
 
         A prompt is a text or a list of token ids, alone or as in vLLM: `{"prompt": "Hi"}` or
-        `{"prompt_token_ids": [1, 2]}`. `sampling_params` are for all prompts, or a list with those
-        of each one; None: the model's defaults. `request_timeout`: seconds after which a request
-        ends with the text that it has, and the finish reason "abort"; the time in which it waits
-        for room does not count. `use_tqdm` shows a progress bar on a terminal.
+        `{"prompt_token_ids": [1, 2]}`. With images:
+        `{"prompt": "<image>Hi", "multi_modal_data": {"image": image}}`, where `image` is an image
+        of Pillow, the bytes of a file, or a list with one for each placeholder. `sampling_params`
+        are for all prompts, or a list with those of each one; None: the model's defaults.
+        `request_timeout`: seconds after which a request ends with the text that it has, and the
+        finish reason "abort"; the time in which it waits for room does not count. `use_tqdm` shows
+        a progress bar on a terminal.
 
         There may be any number of prompts: those for which the engine has no room wait. Raises
         InvalidRequestError for the first prompt or parameter that is refused, RequestFailedError
@@ -134,13 +138,15 @@ class LLM:
         """Like `generate`, for one or several conversations in the model's chat template.
 
         `messages` are those of one conversation, as in OpenAI's API:
-        `{"role": "user", "content": "Hi"}`; or a list of conversations. `add_generation_prompt`
-        ends the prompt where the answer begins. With `continue_final_message` (then
-        `add_generation_prompt` must be False) the answer continues the last message.
-        `chat_template_kwargs` are variables of the template, for example
-        `{"enable_thinking": False}`. Raises what `generate` raises, and InvalidRequestError
-        without a chat template, for messages that it refuses, and for a `chat_template`, which is
-        an option of the model.
+        `{"role": "user", "content": "Hi"}`; or a list of conversations. Parts of a content may be
+        images: of Pillow, as in vLLM (`{"type": "image_pil", "image_pil": image}`), of Pillow or
+        bytes (`{"type": "image", "image": image}`), or a data URL ("image_url").
+        `add_generation_prompt` ends the prompt where the answer begins. With
+        `continue_final_message` (then `add_generation_prompt` must be False) the answer continues
+        the last message. `chat_template_kwargs` are variables of the template, for example
+        `{"enable_thinking": False}`. Raises what `generate` raises, and InvalidRequestError without
+        a chat template, for messages that it refuses, and for a `chat_template`, which is an option
+        of the model.
         """
         if chat_template is not None:
             raise InvalidRequestError(
@@ -149,17 +155,23 @@ class LLM:
                 param="chat_template",
             )
         is_one = isinstance(messages, Mapping) or isinstance(next(iter(messages), None), Mapping)
-        prompts = [
-            self._engine.tokenizer.encode_chat(
-                conversation,  # type: ignore[arg-type]
+        prompts: list[ReadPrompt] = []
+        for conversation in [messages] if is_one else messages:
+            shown, images = take_images(conversation)  # type: ignore[arg-type]
+            self._engine.images.check(images)
+            token_ids = self._engine.tokenizer.encode_chat(
+                shown,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 template_kwargs=chat_template_kwargs,
             )
-            for conversation in ([messages] if is_one else messages)
-        ]
+            with_images = ImagePrompt(tokens=token_ids, images=tuple(images))
+            prompts.append(with_images if images else token_ids)
         return self.generate(
-            prompts, sampling_params, request_timeout=request_timeout, use_tqdm=use_tqdm
+            prompts,  # type: ignore[arg-type]
+            sampling_params,
+            request_timeout=request_timeout,
+            use_tqdm=use_tqdm,
         )
 
     def embed(
@@ -272,7 +284,7 @@ class LLM:
 
     def _send(
         self,
-        prompts: list[Tokens],
+        prompts: list[ReadPrompt],
         params: list[SamplingParams],
         title: str,
         shows_progress: bool,

@@ -65,6 +65,10 @@ from .core.contract.providers.http_routes import RouteChat as RouteChat
 from .core.contract.providers.http_routes import Routes as Routes
 from .core.contract.providers.http_routes import RouteStream as RouteStream
 from .core.contract.providers.http_routes import ServedModel as ServedModel
+from .core.contract.providers.media_processing import MediaProcessor as MediaProcessor
+from .core.contract.providers.media_processing import MediaSample as MediaSample
+from .core.contract.providers.media_processing import Pixels as Pixels
+from .core.contract.providers.media_processing import ProcessedImage as ProcessedImage
 from .core.contract.providers.routing import ReplicaView as ReplicaView
 from .core.contract.providers.routing import RoutedRequest as RoutedRequest
 from .core.contract.providers.routing import Router as Router

@@ -120,7 +120,7 @@ def test_prompts_may_have_the_shape_of_vllm(llm: LLM) -> None:
     prompts: list[Prompt] = [{"prompt": "abc"}, {"prompt_token_ids": [98]}]
     assert texts_of(llm.generate(prompts, SEEDED)) == [expected("abc"), expected("b")]
     assert texts_of(llm.generate({"prompt": "abc"}, SEEDED)) == [expected("abc")]
-    two, unknown = {"prompt": "a", "multi_modal_data": {}}, {"promt": "a"}
+    two, unknown = {"prompt": "a", "prompt_token_ids": [97]}, {"promt": "a"}
     for wrong in (two, unknown, {}, b"abc", [b"abc"]):
         with pytest.raises(InvalidRequestError, match=r"prompt_token_ids|bytes"):
             llm.generate(wrong, SEEDED)

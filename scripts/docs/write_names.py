@@ -53,7 +53,8 @@ ROUTES = {
     *("ChatAnswer", "ChatEnd", "Grammar", "ModelInfo", "ParsedAnswer", "Route", "RouteAnswer"),
     *("RouteCall", "RouteChat", "RouteStream", "Routes", "ServedModel", "ToolCall", "collect"),
 }
-PROVISIONAL = TRANSFORMS | ROUTES
+MEDIA = {"MediaProcessor", "MediaSample", "Pixels", "ProcessedImage"}
+PROVISIONAL = TRANSFORMS | ROUTES | MEDIA
 """Names of `tokenmill.plugin` that may still change."""
 STABLE = [name for name in plugin.__all__ if name not in PROVISIONAL]
 

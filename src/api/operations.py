@@ -18,6 +18,7 @@ from ..core.shell.home import DRAINING
 from ..version import __version__
 from .chat.conversation import encode_conversation
 from .http.errors import ERROR_SHAPES, APIError, shutting_down
+from .http.keys.auth import key_holder
 from .http.live_page import FILES
 from .openai.reading.bodies import DetokenizeBody, TokenizeBody
 from .openai.reading.requests import read_conversation, read_tool_use
@@ -227,8 +228,11 @@ async def tokenize(request: Request) -> Response:
     engine = context.engine
     if body.messages is not None:
         tools = (await compute(request, read_tool_use, body)).shown
-        conversation = read_conversation(body)
-        tokens = await encode_conversation(conversation, engine, context.parsers, tools)
+        conversation = await compute(request, read_conversation, body)
+        holder = key_holder(request.scope)
+        sender = None if holder is None else holder.id
+        prompt = await encode_conversation(conversation, context, tools, sender=sender)
+        tokens = list(prompt.token_ids)
     else:
         tokens = await _encode(body.prompt or "", body.add_special_tokens is not False, engine)
 

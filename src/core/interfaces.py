@@ -51,7 +51,7 @@ class MediaInfo:
     processor: str
     """Name of the media processor that turns its images into items."""
     config: Mapping[str, Any]
-    """What the processor reads: the fields of config.json and of the preprocessor's and the
+    """Input of the processor: the fields of config.json and of the preprocessor's and the
     processor's files, which take precedence in this order."""
     placeholder_token_id: int
     """The token in whose places rows of images stand, and which chat templates write once per
@@ -106,7 +106,7 @@ class ModelInfo:
 
 
 class TakesMedia(Protocol):
-    """What the executor of a model with `info.media` has in addition."""
+    """The additional part of the executor of a model with `info.media`."""
 
     def take_media(self, items: Sequence[MediaItem]) -> None:
         """Keep the pixels of these items until a plan releases them. The engine's thread calls it

@@ -14,6 +14,7 @@ from .members import (
     CALL_ID_LENGTH,
     DESCRIBES_TOOLS,
     IS_DETERMINISTIC,
+    MEDIA_SAMPLE,
     NEEDS_HIDDEN_STATES,
     PARSES,
     PREPARE,
@@ -297,6 +298,7 @@ MEDIA_PROCESSOR: Kind[type[MediaProcessor]] = Kind(
     suite="media:MediaProcessorConformance",
     runs="api",
     needs=("reasons_against", "__call__"),
+    may_have=(MEDIA_SAMPLE,),
     has_auto=True,
     flag=setting(
         None,

@@ -46,6 +46,8 @@ described to the model in messages, in `call_syntax`, whatever the chat template
 parser also reads demanded calls if the chosen one has no `call_syntax`."""
 CALL_ID_LENGTH: Member[int | None] = Member("call_id_length", None)
 """The length of a call's id that the chat template of a tool call parser's models demands."""
+MEDIA_SAMPLE: Member[Any] = Member("media_sample", None)
+"""A MediaSample: a model that a media processor fits, for the conformance suite."""
 WRITE_SAMPLE: Member[Callable[..., Any] | None] = Member("write_sample", None)
 """Writes a small sample for the conformance suite: write_sample(folder) of a model implementation
 writes a model, write_sample(weights) of a weight format returns a QuantizedSample."""

@@ -113,7 +113,7 @@ class BlockCopies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaWork:
-    """What a step does with items of the encoder cache, in this order. All are digests."""
+    """The work of a step on items of the encoder cache, in this order. All are digests."""
 
     evict: tuple[bytes, ...] = ()
     """Forget the embeddings of these items."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .conformance.http_routes.suite import RouteConformance as RouteConformance
     from .conformance.linear.suite import LinearConformance as LinearConformance
     from .conformance.logits import LogitsProcessorConformance as LogitsProcessorConformance
+    from .conformance.media import MediaProcessorConformance as MediaProcessorConformance
     from .conformance.model import ModelImplConformance as ModelImplConformance
     from .conformance.package import PackageConformance as PackageConformance
     from .conformance.parsers.reasoning import (

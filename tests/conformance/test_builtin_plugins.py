@@ -30,6 +30,7 @@ from tokenmill.testing import (
     GrammarConformance,
     LinearConformance,
     LogitsProcessorConformance,
+    MediaProcessorConformance,
     ModelImplConformance,
     ObserverConformance,
     PackageConformance,
@@ -116,6 +117,12 @@ class TestOwnLogitsProcessors(LogitsProcessorConformance):
 class TestOwnGrammarBackends(GrammarConformance):
     @pytest.fixture(params=of_kind("grammar_backend"), ids=lambda subject: subject.name)
     def grammar_backend(self, request: pytest.FixtureRequest) -> Any:
+        return request.param.make()
+
+
+class TestOwnMediaProcessors(MediaProcessorConformance):
+    @pytest.fixture(params=of_kind("media_processor"), ids=lambda subject: subject.name)
+    def media_processor(self, request: pytest.FixtureRequest) -> Any:
         return request.param.make()
 
 

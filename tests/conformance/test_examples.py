@@ -25,6 +25,7 @@ FOLDERS = {
     "cost-aware": EXAMPLES / "plugin-cost-aware-preemption",
     "sdpa": EXAMPLES / "plugin-sdpa-attention",
     "fair-queueing": EXAMPLES / "plugin-fair-queueing",
+    "grey-tiles": EXAMPLES / "plugin-grey-tiles",
     "granite": EXAMPLES / "plugin-granite-reasoning",
     "redact": EXAMPLES / "plugin-redact",
     "suffix-automaton": EXAMPLES / "plugin-suffix-automaton",

@@ -22,7 +22,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import ChatFormat
 from tokenmill.testing import AttentionConformance
-from tokenmill.testing.conformance import grammar, logits, model, weight_format
+from tokenmill.testing.conformance import grammar, logits, media, model, weight_format
 from tokenmill.testing.conformance.engine.speculating import SHAPES as DRAFTING_SHAPES
 from tokenmill.testing.conformance.engine.workload import SHAPES
 from tokenmill.testing.conformance.executor import suite as executors
@@ -177,6 +177,15 @@ def test_the_grammar_backend_passes_the_kit(packages: Packages) -> None:
     assert checks
     for check in checks:
         check(backend)
+
+
+def test_the_media_processor_passes_the_kit(packages: Packages) -> None:
+    code = recipe("registry.offer(kinds.MEDIA_PROCESSOR, ")
+    processor: Any = subjects(packages, code)["media_processor"].make()
+    checks = [check for check in checks_of(media) if "reported" not in check.__name__]
+    assert checks
+    for check in checks:
+        check(processor)
 
 
 def test_the_model_implementation_passes_the_kit(packages: Packages, tmp_path: Path) -> None:

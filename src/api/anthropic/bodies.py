@@ -21,7 +21,17 @@ BlockType = Literal[
     "document",
     "search_result",
 ]
-"""The last three are refused with a reason."""
+"""The last two are refused with a reason."""
+
+
+class ImageSource(msgspec.Struct, kw_only=True):
+    """The data of an image, or of a document, which is refused."""
+
+    type: str
+    data: str | None = None
+    url: str | None = None
+    # Ignored: the bytes say what they are.
+    media_type: str | None = None
 
 
 class Block(msgspec.Struct, kw_only=True):
@@ -36,6 +46,7 @@ class Block(msgspec.Struct, kw_only=True):
     tool_use_id: str | None = None
     content: str | Annotated[list[ResultBlock], Meta(max_length=fields.MAX_PARTS)] | None = None
     is_error: bool | None = None
+    source: ImageSource | str | None = None
     # Ignored: prompts are cached without being asked, and answers have no citations.
     cache_control: fields.Ignored | None = None
     citations: list[fields.Ignored] | fields.Ignored | None = None
@@ -48,6 +59,7 @@ class ResultBlock(msgspec.Struct, kw_only=True):
 
     type: Literal["text", "image", "document", "search_result"]
     text: str | None = None
+    source: ImageSource | str | None = None
     cache_control: fields.Ignored | None = None
 
 

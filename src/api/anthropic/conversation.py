@@ -10,14 +10,16 @@ import msgspec
 from ...core.requests.grammar import Grammar
 from ..chat.conversation import Conversation
 from ..chat.grammar_fields import GrammarFields
-from ..chat.messages import ChatMessage, TextPart, needed, text_only, tool_call
+from ..chat.messages import ChatMessage, ContentPart, Images, missing, needed, not_read, tool_call
 from ..chat.start import ChatRequest
 from ..chat.tools import ToolMode, ToolUse, definition, tool_use
 from ..serving.reading.fields import Sender
+from ..serving.reading.unknown_fields import unsupported
 from .bodies import (
     AnthropicMessage,
     Block,
     CountTokensBody,
+    ImageSource,
     MessagesBody,
     OutputConfig,
     ResultBlock,
@@ -55,9 +57,11 @@ def read_conversation(body: CountTokensBody) -> Conversation:
     If it ends with a message of the assistant, the model continues that message, as in Anthropic's
     API.
     """
-    messages, thinking = list(_messages(body)), body.thinking
+    images, thinking = Images(), body.thinking
+    messages = list(_messages(body, images))
     return Conversation(
         messages=messages,
+        images=images.found,
         continue_final_message=messages[-1].role == "assistant",
         template_kwargs={"enable_thinking": thinking.type != "disabled"} if thinking else None,
         reasoning_effort=body.output_config.effort if body.output_config else None,
@@ -84,40 +88,42 @@ def _grammar_fields(config: OutputConfig | None) -> GrammarFields:
     return GrammarFields(found=(("output_config.format", read),))
 
 
-def _messages(body: CountTokensBody) -> Iterator[ChatMessage]:
+def _messages(body: CountTokensBody, images: Images) -> Iterator[ChatMessage]:
     if body.system:
         text = body.system
-        parts = text if isinstance(text, str) else [TextPart(text=block.text) for block in text]
+        parts = text if isinstance(text, str) else [ContentPart(text=block.text) for block in text]
         yield ChatMessage(role="system", content=parts)
     for index, message in enumerate(body.messages):
-        yield from _turn(message, f"messages[{index}].content")
+        yield from _turn(message, f"messages[{index}].content", images)
 
 
-def _turn(message: AnthropicMessage, where: str) -> Iterator[ChatMessage]:
+def _turn(message: AnthropicMessage, where: str, images: Images) -> Iterator[ChatMessage]:
     """A message, and before it one for each result of a tool that it has."""
     if isinstance(message.content, str):
         yield ChatMessage(role=message.role, content=message.content)
         return
-    texts, thoughts, calls = [], [], []
+    parts, thoughts, calls = [], [], []
     for index, block in enumerate(message.content):
         place = f"{where}[{index}]"
         match block.type:
             case "text":
-                texts.append(TextPart(text=needed(block.text, f"{place}.text")))
+                parts.append(ContentPart(text=needed(block.text, f"{place}.text")))
+            case "image":
+                parts.append(_image(block, place, images))
             case "thinking":
                 thoughts.append(needed(block.thinking, f"{place}.thinking"))
             case "tool_use":
                 calls.append(_tool_call(block, place))
             case "tool_result":
-                yield _tool_result(block, place)
+                yield _tool_result(block, place, images)
             case "redacted_thinking":
                 pass  # encrypted: only the server that wrote it can read it
             case _:
-                raise text_only(place, block.type)
-    if texts or calls or all(block.type != "tool_result" for block in message.content):
+                raise not_read(place, block.type)
+    if parts or calls or all(block.type != "tool_result" for block in message.content):
         yield ChatMessage(
             role=message.role,
-            content=texts or (None if calls else ""),
+            content=parts or (None if calls else ""),
             reasoning_content="".join(thoughts) or None,
             tool_calls=calls or None,
         )
@@ -131,9 +137,9 @@ def _tool_call(block: Block, place: str) -> dict[str, object]:
     )
 
 
-def _tool_result(block: Block, place: str) -> ChatMessage:
+def _tool_result(block: Block, place: str, images: Images) -> ChatMessage:
     """The result as a message. Templates have no field for a failed call, so a word says it."""
-    content = _result_content(block.content, f"{place}.content")
+    content = _result_content(block.content, f"{place}.content", images)
     return ChatMessage(
         role="tool",
         tool_call_id=needed(block.tool_use_id, f"{place}.tool_use_id"),
@@ -141,20 +147,36 @@ def _tool_result(block: Block, place: str) -> ChatMessage:
     )
 
 
-def _marked(content: str | list[TextPart]) -> str | list[TextPart]:
+def _marked(content: str | list[ContentPart]) -> str | list[ContentPart]:
     if isinstance(content, str):
         return _ERROR + content
-    return [TextPart(text=_ERROR + (content[0].text or "")), *content[1:]] if content else _ERROR
+    if content and content[0].type == "text":
+        return [ContentPart(text=_ERROR + (content[0].text or "")), *content[1:]]
+    return [ContentPart(text=_ERROR), *content] if content else _ERROR
 
 
 def _result_content(
-    content: str | Sequence[ResultBlock] | None, place: str
-) -> str | list[TextPart]:
+    content: str | Sequence[ResultBlock] | None, place: str, images: Images
+) -> str | list[ContentPart]:
     if content is None or isinstance(content, str):
         return content or ""
     parts = []
     for index, block in enumerate(content):
-        if block.type != "text":
-            raise text_only(f"{place}[{index}]", block.type)
-        parts.append(TextPart(text=needed(block.text, f"{place}[{index}].text")))
+        if block.type == "image":
+            parts.append(_image(block, f"{place}[{index}]", images))
+        elif block.type == "text":
+            parts.append(ContentPart(text=needed(block.text, f"{place}[{index}].text")))
+        else:
+            raise not_read(f"{place}[{index}]", block.type)
     return parts
+
+
+def _image(block: Block | ResultBlock, place: str, images: Images) -> ContentPart:
+    source = block.source
+    if not isinstance(source, ImageSource):
+        raise missing(f"{place}.source")
+    if source.type == "url":
+        return images.add(needed(source.url, f"{place}.source.url"), place)
+    if source.type != "base64":
+        raise unsupported(f"{place}.source", f"use the type 'base64', not {source.type!r:.40}")
+    return images.add(f"data:;base64,{needed(source.data, f'{place}.source.data')}", place)

@@ -16,6 +16,7 @@ from ..chat.sampling import reasoning_marks
 from ..chat.start import start_chat
 from ..http.anthropic_errors import anthropic_error_body
 from ..http.errors import APIError, own_names
+from ..http.keys.auth import key_holder
 from ..http.request_id import request_id_of
 from ..serving.answers import whole_answer
 from ..serving.context import context_of
@@ -62,10 +63,10 @@ async def count_tokens(request: Request) -> Response:
     with own_names(NAMES):
         conversation = await compute(request, read_conversation, body)
         tools = await compute(request, read_tools, body)
-        token_ids = await encode_conversation(
-            conversation, context.engine, context.parsers, tools.shown
-        )
-    return json_response(TokenCount(input_tokens=len(token_ids)))
+        holder = key_holder(request.scope)
+        sender = None if holder is None else holder.id
+        prompt = await encode_conversation(conversation, context, tools.shown, sender=sender)
+    return json_response(TokenCount(input_tokens=len(prompt.token_ids)))
 
 
 def failed_message(request_id: str, error: APIError) -> bytes:

@@ -11,9 +11,12 @@ import msgspec
 
 from ...core.contract.client import EngineClient
 from ...core.errors import InvalidRequestError
+from ...core.requests.given_images import GivenImage
+from ...core.requests.media_prompt import MediaPrompt
 from ..http.errors import APIError
-from ..parsing.chosen_parsers import AnswerParsers
+from ..serving.context import AppContext
 from .describing import for_template
+from .images import read_image, shown_images
 
 Message = Mapping[str, Any]
 
@@ -30,20 +33,28 @@ class Conversation:
     template_kwargs: Message | None = None
     reasoning_effort: str | None = None
     documents: Sequence[Message] | None = None
+    images: Sequence[GivenImage] = ()
+    """The parts of messages have their numbers."""
 
 
 async def encode_conversation(
     given: Conversation,
-    engine: EngineClient,
-    parsers: AnswerParsers,
+    context: AppContext,
     tools: Sequence[Message] = (),
-) -> list[int]:
-    """The token ids of the messages. A thread renders and tokenizes, not the event loop.
+    *,
+    sender: str | None,
+    cache_salt: str | None = None,
+) -> MediaPrompt:
+    """The token ids of the messages, with their images. A thread renders and tokenizes, not the
+    event loop.
 
     `tools` are shown to the model, in the shape of OpenAI's API: by the chat template, or by a
-    system message that asks for calls in the syntax of the `parsers`. Raises APIError or
-    InvalidRequestError with the field's name.
+    system message that asks for calls in the syntax of the server's parsers. `sender` is the id of
+    the API key, whose earlier images may be named. Raises APIError or InvalidRequestError with the
+    field's name.
     """
+    engine, parsers = context.engine, context.parsers
+    engine.images.check(given.images)
     continues = bool(given.continue_final_message)
     if continues and given.add_generation_prompt:
         raise APIError(
@@ -57,7 +68,7 @@ async def encode_conversation(
     generates = given.add_generation_prompt
     generates = not continues if generates is None else generates
 
-    def encode() -> list[int]:
+    def encode() -> tuple[list[int], list[GivenImage]]:
         messages = message_fields(given.messages)
         _check_length(messages, (*tools, *documents), engine)
         chat = engine.tokenizer.chat_format
@@ -70,8 +81,11 @@ async def encode_conversation(
         # The template may refuse system messages, as that of Gemma 2 does.
         return render(*for_template(messages, tools, parsers, chat, "user"))
 
-    def render(messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
-        return engine.tokenizer.encode_chat(
+    def render(
+        messages: Sequence[Message], tools: Sequence[Message]
+    ) -> tuple[list[int], list[GivenImage]]:
+        images = shown_images(messages, given.images)
+        token_ids = engine.tokenizer.encode_chat(
             messages,
             add_generation_prompt=generates,
             continue_final_message=continues,
@@ -79,8 +93,13 @@ async def encode_conversation(
             tools=tools,
             documents=documents,
         )
+        return token_ids, images
 
-    return await anyio.to_thread.run_sync(encode)
+    token_ids, images = await anyio.to_thread.run_sync(encode)
+    if not images:
+        return MediaPrompt(token_ids=token_ids, items=())
+    found = [await read_image(image, context, sender, cache_salt) for image in images]
+    return engine.images.placed(token_ids, found)
 
 
 def message_fields(messages: Sequence[msgspec.Struct | Message]) -> list[dict[str, Any]]:

@@ -70,8 +70,7 @@ def _plain(messages: Sequence[Message], syntax: CallSyntax) -> Iterator[Message]
         if results:
             answers, results = "\n\n".join(results), []
             if message.get("role") == "user" and message.get("content"):
-                parts = _text(message["content"])
-                yield {**message, "content": f"{answers}\n\n{parts}"}
+                yield {**message, "content": _prefixed(f"{answers}\n\n", message["content"])}
                 continue
             yield {"role": "user", "content": answers}
         calls = message.get("tool_calls")
@@ -113,6 +112,12 @@ def _description(tools: Sequence[Mapping[str, Any]], syntax: CallSyntax) -> str:
     form = f"{syntax.first}{syntax.begin}{{...}}{syntax.end}{syntax.last}"
     asked = f"To call a function NAME, write nothing but this:\n{form}"
     return "\n".join((_INTRODUCTION, *functions, asked))
+
+
+def _prefixed(text: str, content: Any) -> Any:
+    if isinstance(content, list) and any(part.get("type") == "image" for part in content):
+        return [{"type": "text", "text": text}, *content]
+    return text + _text(content)
 
 
 def _text(content: Any) -> str:

@@ -75,13 +75,21 @@ async def _start(request: Request, chat: ChatRequest, prefix: str) -> Chat:
     conversation, answers = chat.conversation, None
     if context.parsers.transforms:
         conversation, answers = transform_messages(conversation, context.parsers, options)
-    tokens = await encode_conversation(conversation, engine, context.parsers, tools.shown)
+    prompt = await encode_conversation(
+        conversation,
+        context,
+        tools.shown,
+        sender=options.api_key_id,
+        cache_salt=options.cache_salt,
+    )
+    tokens = prompt.token_ids
     reading = ChatReading(tools, chat.thinking_budget, context, tokens, answers)
     params = with_default_length(params, engine, len(tokens))
     adjusted = await compute(request, reading.adjust, params)
 
     def submit(params: SamplingParams) -> Awaitable[RequestSet]:
-        return submit_all(request, [tokens], params, options, is_streamed=chat.is_streamed)
+        given = prompt if prompt.items else tokens
+        return submit_all(request, [given], params, options, is_streamed=chat.is_streamed)
 
     field = chat.grammar.param or ("tools" if tools.tools else None)
     with naming_field(field):
@@ -124,7 +132,7 @@ class Chat:
 
     async def pieces(self) -> AsyncIterator[Piece | Finished]:
         """A streamed answer with one choice. Raises APIError where it was ended early."""
-        tally = TokenTally(self.requests.num_prompt_tokens)
+        tally = TokenTally(self.requests)
         async for prompt, output in self.requests.merged():
             (found,) = output.outputs
             tally.count(prompt, output, found)

@@ -25,6 +25,7 @@ from .responses import (
     ChatChunk,
     CompletionResponse,
     CompletionTokensDetails,
+    ImageTokens,
     PromptTokensDetails,
     Usage,
 )
@@ -73,7 +74,7 @@ async def _chunks(
     answer: Answer, requests: RequestSet, options: StreamOptions | None, engine: EngineClient
 ) -> AsyncIterator[Chunk]:
     """All chunks of a stream. Raises APIError where a request was ended early."""
-    tally = TokenTally(requests.num_prompt_tokens)
+    tally = TokenTally(requests)
     wants_usage, is_continuous = _usage_wishes(options)
 
     def with_usage(chunk: Chunk) -> Chunk:
@@ -113,7 +114,10 @@ def make_usage(counts: TokenCounts) -> Usage:
         prompt_tokens=counts.prompt,
         completion_tokens=counts.completion,
         total_tokens=counts.prompt + counts.completion,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
+        prompt_tokens_details=PromptTokensDetails(
+            cached_tokens=counts.cached,
+            multimodal_tokens=ImageTokens(image=counts.images) if counts.images else UNSET,
+        ),
         completion_tokens_details=_details(counts),
     )
 

@@ -12,8 +12,14 @@ from ..chat.reading import EndReason
 from .request_metrics import AnswerMetrics
 
 
+class ImageTokens(msgspec.Struct, kw_only=True):
+    image: int
+
+
 class PromptTokensDetails(msgspec.Struct, kw_only=True):
     cached_tokens: int
+    multimodal_tokens: ImageTokens | UnsetType = UNSET
+    """Tokens of the prompt in whose places images stand; sent if there are any."""
 
 
 class CompletionTokensDetails(msgspec.Struct, kw_only=True):

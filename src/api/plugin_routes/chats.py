@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...core.contract.providers.http_routes import RouteChat
+from ...core.requests.given_images import take_images
 from ...core.wording.value_errors import explain_value
 from ..chat.conversation import Conversation
 from ..chat.grammar_fields import GrammarFields
@@ -42,10 +43,12 @@ def chat_request(parsers: AnswerParsers, chat: RouteChat) -> ChatRequest:
     """The chat in the form of the server's own routes. Raises APIError (400)."""
     grammar = chat.grammar
     name = chat.names.get(_GRAMMAR, _GRAMMAR)
+    messages, images = take_images(chat.messages)
     return ChatRequest(
         model=chat.model,
         conversation=Conversation(
-            messages=_with_call_ids(_read(chat.messages, ChatMessage, "messages"), parsers),
+            messages=_with_call_ids(_read(messages, ChatMessage, "messages"), parsers),
+            images=images,
             continue_final_message=chat.continue_final_message,
             template_kwargs=chat.template_kwargs,
         ),

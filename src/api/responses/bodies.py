@@ -26,7 +26,7 @@ PartType = Literal[
     "input_file",
     "input_audio",
 ]
-"""The last three are refused with a reason."""
+"""The last two are refused with a reason."""
 Include = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
 _NO_STORE = "this server stores nothing; send the whole conversation as input"
 
@@ -37,6 +37,10 @@ class InputPart(msgspec.Struct, kw_only=True):
     type: PartType
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None
+    file_id: str | None = None
+    """Refused with a reason."""
+    detail: fields.IgnoredText | None = None
 
 
 Content = str | Annotated[list[InputPart], Meta(max_length=fields.MAX_PARTS)]

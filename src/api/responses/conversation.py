@@ -10,7 +10,15 @@ from ...core.requests.grammar import Grammar
 from ...core.requests.sampling_params import RESPONSES, sampled_in
 from ..chat.conversation import Conversation
 from ..chat.grammar_fields import GrammarFields, schema_grammar, structured_fields
-from ..chat.messages import ChatMessage, TextPart, missing, needed, text_only, tool_call
+from ..chat.messages import (
+    ChatMessage,
+    ContentPart,
+    Images,
+    missing,
+    needed,
+    not_read,
+    tool_call,
+)
 from ..chat.start import ChatRequest
 from ..chat.tools import ToolUse, definition, tool_use
 from ..http.errors import APIError
@@ -34,8 +42,11 @@ def read_chat(body: ResponsesBody) -> ChatRequest:
             "top_logprobs needs 'message.output_text.logprobs' in include",
             param="top_logprobs",
         )
+    images = Images()
+    messages = list(read_messages(body, images))
     conversation = Conversation(
-        messages=list(read_messages(body)),
+        messages=messages,
+        images=images.found,
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
     )
     check_stream_options(body.stream_options, body.stream)
@@ -76,14 +87,14 @@ def _grammar_fields(body: ResponsesBody) -> GrammarFields:
     return structured_fields(body.structured_outputs, (name, read))
 
 
-def read_messages(body: ResponsesBody) -> Iterator[ChatMessage]:
+def read_messages(body: ResponsesBody, images: Images) -> Iterator[ChatMessage]:
     """The messages of a call. Raises APIError with the field's name."""
     if body.instructions:
         yield ChatMessage(role="system", content=body.instructions)
     if isinstance(body.input, str):
         yield ChatMessage(role="user", content=body.input)
         return
-    found = (_message(item, f"input[{index}]") for index, item in enumerate(body.input))
+    found = (_message(item, f"input[{index}]", images) for index, item in enumerate(body.input))
     for is_assistant, messages in groupby(found, lambda message: message.role == "assistant"):
         if is_assistant:
             yield _turn(list(messages))
@@ -91,7 +102,7 @@ def read_messages(body: ResponsesBody) -> Iterator[ChatMessage]:
             yield from messages
 
 
-def _message(item: InputItem, place: str) -> ChatMessage:
+def _message(item: InputItem, place: str, images: Images) -> ChatMessage:
     """An item as a message of its own."""
     match item.type:
         case "reasoning":
@@ -100,18 +111,18 @@ def _message(item: InputItem, place: str) -> ChatMessage:
         case "function_call":
             return ChatMessage(role="assistant", tool_calls=[_tool_call(item, place)])
         case "function_call_output":
-            output = _parts(item.output, f"{place}.output")
+            output = _parts(item.output, f"{place}.output", images)
             call_id = needed(item.call_id, f"{place}.call_id")
             return ChatMessage(role="tool", content=output, tool_call_id=call_id)
         case "item_reference":
             raise unsupported("input", "this server stores no items; send the item itself")
     role = needed(item.role, f"{place}.role")
-    return ChatMessage(role=role, content=_parts(item.content, f"{place}.content"))
+    return ChatMessage(role=role, content=_parts(item.content, f"{place}.content", images))
 
 
 def _turn(messages: Sequence[ChatMessage]) -> ChatMessage:
     """The assistant's consecutive messages as one: reasoning, words and tool calls."""
-    texts = [part for m in messages for part in m.content or () if isinstance(part, TextPart)]
+    texts = [part for m in messages for part in m.content or () if isinstance(part, ContentPart)]
     calls = [call for m in messages for call in m.tool_calls or ()]
     return ChatMessage(
         role="assistant",
@@ -129,10 +140,20 @@ def _tool_call(item: InputItem, place: str) -> dict[str, object]:
     )
 
 
-def _parts(content: Content | None, place: str) -> list[TextPart]:
+def _parts(content: Content | None, place: str, images: Images) -> list[ContentPart]:
     if content is None:
         raise missing(place)
-    return [TextPart(text=text) for text in _texts(content, place)]
+    if isinstance(content, str):
+        return [ContentPart(text=content)]
+    return [_part(part, f"{place}[{index}]", images) for index, part in enumerate(content)]
+
+
+def _part(part: InputPart, place: str, images: Images) -> ContentPart:
+    if part.type != "input_image":
+        return ContentPart(text=_text(part, place))
+    if part.file_id is not None:
+        raise unsupported(f"{place}.file_id", "this server stores no files; use image_url")
+    return images.add(needed(part.image_url, f"{place}.image_url"), place)
 
 
 def _texts(content: Content, place: str) -> list[str]:
@@ -143,7 +164,7 @@ def _texts(content: Content, place: str) -> list[str]:
 
 def _text(part: InputPart, place: str) -> str:
     if part.type in ("input_image", "input_file", "input_audio"):
-        raise text_only(place, part.type)
+        raise not_read(place, part.type)
     if part.type == "refusal":
         return needed(part.refusal, f"{place}.refusal")
     return needed(part.text, f"{place}.text")

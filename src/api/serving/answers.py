@@ -33,6 +33,8 @@ class TokenCounts:
     drafted: int
     accepted: int
     """Draft tokens that are part of `completion`."""
+    images: int = 0
+    """Tokens of the prompts in whose places images stand."""
     metrics: RequestMetrics | None = None
     """The times of the call; None with several prompts."""
     reasoning: int | None = None
@@ -42,8 +44,9 @@ class TokenCounts:
 class TokenTally:
     """Counts the tokens of a call while its outputs arrive."""
 
-    def __init__(self, num_prompt_tokens: int) -> None:
-        self._num_prompt_tokens = num_prompt_tokens
+    def __init__(self, requests: RequestSet) -> None:
+        self._num_prompt_tokens = requests.num_prompt_tokens
+        self._num_image_tokens = requests.num_image_tokens
         self._num_tokens = 0
         self._latest: dict[int, RequestOutput] = {}
 
@@ -58,6 +61,7 @@ class TokenTally:
         metrics = [output.metrics for output in outputs if output.metrics is not None]
         return TokenCounts(
             prompt=self._num_prompt_tokens,
+            images=self._num_image_tokens,
             cached=sum(output.num_cached_tokens for output in outputs),
             completion=self._num_tokens,
             drafted=sum(m.num_draft_tokens for m in metrics),
@@ -75,7 +79,7 @@ async def final_outputs(
     outputs = await final_unless_disconnected(request, requests)
     check_ends(outputs, context_of(request).engine)
     show_times(request.scope, outputs)
-    tally = TokenTally(requests.num_prompt_tokens)
+    tally = TokenTally(requests)
     for prompt, output in enumerate(outputs):
         for found in output.outputs:
             tally.count(prompt, output, found)

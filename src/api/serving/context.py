@@ -16,6 +16,7 @@ from ..http.errors import APIError
 from ..http.keys.usage import KeyUsage
 from ..parsing.chosen_parsers import AnswerParsers
 from .fingerprint import system_fingerprint
+from .image_names import ImageNames
 
 TEXT_BODY_BYTES = 4 << 20
 IMAGE_BODY_BYTES = 20 << 20
@@ -86,6 +87,7 @@ class AppContext:
     """The parsers of the model's answers to chats."""
     bodies: BodyBudget = field(init=False)
     key_usage: KeyUsage = field(default_factory=KeyUsage)
+    image_names: ImageNames = field(default_factory=ImageNames)
     started_at: int = field(default_factory=lambda: int(time.time()))
     profile: Profile = field(default_factory=Profile)
     fingerprint: str = field(init=False)
@@ -101,7 +103,7 @@ class AppContext:
         given = self.settings.max_body_bytes
         if given is not None:
             return given
-        return TEXT_BODY_BYTES if self.engine.image_reader is None else IMAGE_BODY_BYTES
+        return IMAGE_BODY_BYTES if self.engine.images.reads_images else TEXT_BODY_BYTES
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from ...core.contract.client import EngineClient, RequestStream
 from ...core.errors import RateLimitedError
 from ...core.outputs import CompletionOutput, FinishReason, RequestOutput
+from ...core.requests.media_prompt import EnginePrompt, MediaPrompt
 from ...core.requests.request_options import RequestOptions
 from ...core.requests.sampling_params import OutputKind, SamplingParams
 from ..http.answer_headers import add_header
@@ -32,10 +33,14 @@ class RequestSet:
         streams: Sequence[RequestStream],
         stats: AnswerStats,
         metered: MeteredCall | None = None,
+        *,
+        num_image_tokens: int = 0,
     ) -> None:
         """`stats`: counts the call's tokens. `metered`: the account of a call whose key has
         limits."""
         self.streams = tuple(streams)
+        self.num_image_tokens = num_image_tokens
+        """Tokens of the prompts in whose places images stand."""
         self._stats = stats
         self._metered = metered
         stats.num_prompt_tokens += self.num_prompt_tokens
@@ -94,7 +99,7 @@ class RequestSet:
 
 async def submit_all(
     request: Request,
-    prompts: Sequence[str | Sequence[int]],
+    prompts: Sequence[EnginePrompt],
     params: SamplingParams,
     options: RequestOptions,
     *,
@@ -126,7 +131,9 @@ async def submit_all(
         raise
     finally:
         _show_limits(request, metered)
-    return RequestSet(streams, stats, metered)
+    items = [item for one in prompts if isinstance(one, MediaPrompt) for item in one.items]
+    num_image_tokens = sum(item.num_tokens for item in items)
+    return RequestSet(streams, stats, metered, num_image_tokens=num_image_tokens)
 
 
 def _metered(request: Request) -> MeteredCall | None:

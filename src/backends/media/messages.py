@@ -15,7 +15,7 @@ from ...core.processes.channels.messages import Message, NotStarted, Refused
 
 
 class ProcessorStart(Message, frozen=True):
-    """How to make the media processor."""
+    """The class of the media processor, and its arguments."""
 
     factory: str
     """ "package.module:function"."""

@@ -35,7 +35,7 @@ class MediaProcess:
     def process(self, data: bytes) -> ProcessedImage:
         """Decode and process an image file.
 
-        Raises InvalidRequestError if it cannot be read, also if the process ends meanwhile, and
+        Raises InvalidRequestError if it cannot be read or if the process ends meanwhile, and
         RequestFailedError if the processor cannot be started or has a bug.
         """
         reply = self._exchange(self._living_child(), data)

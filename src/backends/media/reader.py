@@ -29,7 +29,7 @@ MAX_WAITING_BYTES = 256 << 20
 MAX_KEPT = 1 << 14
 """Maximum number of images that are kept."""
 BLOCKING_BYTES = 1 << 18
-"""The event loop hashes at most as many bytes itself, in 0.5 ms or less."""
+"""Maximum number of bytes that the event loop hashes itself, in 0.5 ms or less."""
 NO_PILLOW = "this server cannot read images: it needs pip install 'tokenmill[vision]'"
 
 
@@ -136,13 +136,13 @@ class ImageReader:
         return ReadImage(digest=digest, token_ids=tuple(token_ids), items=tuple(items))
 
     def _digest(self, data: bytes, salt: str) -> bytes:
-        """Of parts of a fixed length, so that no two inputs look alike."""
+        """See ReadImage.digest. All parts have a fixed length, so no two inputs look alike."""
         parts = hashlib.sha256(data).digest(), hashlib.sha256(salt.encode()).digest()
         return hashlib.sha256(b"".join((*parts, self._settings))).digest()
 
 
 def _starts(token_ids: list[int], placeholder: int, lengths: list[int]) -> list[int] | None:
-    """Where items of these lengths begin. None if the placeholders are not exactly their places."""
+    """The first places of items of these lengths. None if other tokens are placeholders."""
     places: Iterator[int] = (at for at, token_id in enumerate(token_ids) if token_id == placeholder)
     starts = []
     for length in lengths:

@@ -12,11 +12,13 @@ from typing import Any, Protocol
 from ..config import EngineConfig
 from ..interfaces import ChatMessage, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
+from ..requests.given_images import ImagePrompt
 from ..requests.media_prompt import EnginePrompt
 from ..requests.request_options import RequestOptions
 from ..requests.sampling_params import SamplingParams
 from .activity import Activity, LiveRequest
 from .explanation import Explanation
+from .image_reading import ImageReading
 from .plugin_info import HookStats, PluginInfo
 from .trace import Trace
 
@@ -103,6 +105,11 @@ class EngineClient(Protocol):
         ...
 
     @property
+    def images(self) -> ImageReading:
+        """Reads the images of requests."""
+        ...
+
+    @property
     def model_name(self) -> str:
         """Name of the model in the API and in metrics."""
         ...
@@ -118,17 +125,20 @@ class EngineClient(Protocol):
 
     async def submit(
         self,
-        prompt: EnginePrompt,
+        prompt: EnginePrompt | ImagePrompt | Mapping[str, Any],
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,
     ) -> RequestStream:
         """Validate, tokenize and queue a request; returns once it is accepted.
 
-        `prompt`: a text, or token ids. `sampling_params` None: `default_sampling_params()`. Read
-        the outputs with `async for` from the stream that is returned, and close it with `aclose` to
-        abort the request. `fields` are fields of RequestOptions and override `options`:
-        `submit(prompt, priority=1)`.
+        `prompt`: a text, or token ids, also as in vLLM: `{"prompt": "Hi"}` or
+        `{"prompt_token_ids": [1, 2]}`, with images
+        `{"prompt": "<image>Hi", "multi_modal_data": {"image": image}}`: an image of Pillow, the
+        bytes of a file, or a list of them, one for each placeholder. `sampling_params` None:
+        `default_sampling_params()`. Read the outputs with `async for` from the stream that is
+        returned, and close it with `aclose` to abort the request. `fields` are fields of
+        RequestOptions and override `options`: `submit(prompt, priority=1)`.
 
         Raises InvalidRequestError, OverloadedError or EngineStoppedError; then the engine keeps
         nothing of the request. Raises WrongContextError in another event loop or process.
@@ -137,7 +147,7 @@ class EngineClient(Protocol):
 
     def generate(
         self,
-        prompt: EnginePrompt,
+        prompt: EnginePrompt | ImagePrompt | Mapping[str, Any],
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,
@@ -165,11 +175,12 @@ class EngineClient(Protocol):
         """Like `generate`, for a conversation in the model's chat template.
 
         `messages` are those of one conversation, as in OpenAI's API:
-        `{"role": "user", "content": "Hi"}`. `add_generation_prompt` ends the prompt where the
-        answer begins. With `continue_final_message` (then `add_generation_prompt` must be False)
-        the answer continues the last message. `chat_template_kwargs` are variables of the template,
-        for example `{"enable_thinking": False}`. Raises what `generate` raises, and
-        InvalidRequestError without a chat template, or for messages that it refuses.
+        `{"role": "user", "content": "Hi"}`. A content may also be a list of parts, with images of
+        Pillow or bytes: `{"type": "image", "image": image}`. `add_generation_prompt` ends the
+        prompt where the answer begins. With `continue_final_message` (then `add_generation_prompt`
+        must be False) the answer continues the last message. `chat_template_kwargs` are variables
+        of the template, for example `{"enable_thinking": False}`. Raises what `generate` raises,
+        and InvalidRequestError without a chat template, or for messages that it refuses.
         """
         ...
 

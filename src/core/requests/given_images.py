@@ -42,10 +42,19 @@ class GivenImage:
         return InvalidRequestError(f"{self.place}: {message}", param=self.place)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImagePrompt:
+    """A text or token ids with a placeholder for each image, and the images in order."""
+
+    tokens: str | Sequence[int]
+    images: tuple[GivenImage, ...]
+
+
 def take_images(
     messages: Sequence[Mapping[str, Any]],
 ) -> tuple[list[Mapping[str, Any]], list[GivenImage]]:
-    """Messages of a program whose images are parts `{"type": "image"}`, and these images in order.
+    """Messages of a program whose images are parts `{"type": "image", "image": NUMBER}`, and these
+    images in order.
 
     An image is a part of the type "image_url", "image_pil" or "image", with the image in the field
     of the same name. Everything else stays as it is.
@@ -60,7 +69,7 @@ def take_images(
         if isinstance(source, Mapping):
             source = source.get("url")
         images.append(GivenImage(source=source, place=place))
-        return {"type": "image"}
+        return {"type": "image", "image": len(images) - 1}
 
     found: list[Mapping[str, Any]] = []
     for index, message in enumerate(messages):

@@ -22,7 +22,7 @@ class MediaItem:
     num_tokens: int
     """Number of tokens from `start` on that have the model's placeholder. Each gets one row."""
     cost: int
-    """What the encoder's run costs in a step, in prompt tokens."""
+    """The cost of the encoder's run in a step, in prompt tokens."""
     shape: tuple[int, ...]
     """Shape of the pixels: [height, width, channels]."""
     pixels: bytes
@@ -36,7 +36,7 @@ class MediaItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaPlace:
-    """Where an encoded item stands in the prompt of a request."""
+    """The place of an encoded item in the prompt of a request."""
 
     digest: bytes
     start: int

@@ -18,6 +18,10 @@ class MediaPrompt:
     """In order of their places, with digests that cover the salt."""
 
 
+EnginePrompt = str | Sequence[int] | MediaPrompt
+"""A text, token ids, or token ids with images."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadImage:
     """A decoded and processed image: the tokens and items that replace its placeholder."""
@@ -59,7 +63,3 @@ def place_images(
         begin = place + 1
     placed += token_ids[begin:]
     return MediaPrompt(token_ids=placed, items=tuple(items))
-
-
-EnginePrompt = str | Sequence[int] | MediaPrompt
-"""A text, token ids, or token ids with images."""

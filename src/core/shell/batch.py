@@ -12,6 +12,7 @@ from ..errors import OverloadedError
 from ..outputs import RequestOutput
 from ..requests.request_options import NO_OPTIONS, RequestOptions
 from ..requests.sampling_params import OutputKind, SamplingParams
+from .prompts import ReadPrompt
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class BatchSender:
 
     async def send(
         self,
-        prompts: Sequence[str | Sequence[int]],
+        prompts: Sequence[ReadPrompt],
         params: Sequence[SamplingParams],
         on_end: Callable[[], None],
         options: RequestOptions = NO_OPTIONS,
@@ -44,7 +45,7 @@ class BatchSender:
         most_n = max((p.n for p in params), default=1)
         room = asyncio.Semaphore(max(1, self._engine.config.max_num_queued_reqs // most_n))
 
-        async def send_one(prompt: str | Sequence[int], one: SamplingParams) -> RequestOutput:
+        async def send_one(prompt: ReadPrompt, one: SamplingParams) -> RequestOutput:
             async with room:
                 output = await self._last_output(prompt, one, options)
             on_end()
@@ -53,7 +54,7 @@ class BatchSender:
         return await _all_or_first_error(map(send_one, prompts, params))
 
     async def _last_output(
-        self, prompt: str | Sequence[int], params: SamplingParams, options: RequestOptions
+        self, prompt: ReadPrompt, params: SamplingParams, options: RequestOptions
     ) -> RequestOutput:
         params = params.with_changes(output_kind=OutputKind.FINAL)
         self._num_open += 1
@@ -64,7 +65,7 @@ class BatchSender:
             self._note_end()
 
     async def _submit(
-        self, prompt: str | Sequence[int], params: SamplingParams, options: RequestOptions
+        self, prompt: ReadPrompt, params: SamplingParams, options: RequestOptions
     ) -> RequestStream:
         """Queue a request. If the engine is overloaded, wait for room, one request after the other.
 
@@ -82,7 +83,7 @@ class BatchSender:
             self._num_open += 1
 
     async def _submit_again(
-        self, prompt: str | Sequence[int], params: SamplingParams, options: RequestOptions
+        self, prompt: ReadPrompt, params: SamplingParams, options: RequestOptions
     ) -> RequestStream:
         while True:
             self._has_ended.clear()

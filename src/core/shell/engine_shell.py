@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -13,16 +13,19 @@ from ..config import EngineConfig
 from ..contract.activity import Activity, LiveRequest
 from ..contract.client import EngineClient, Load, RequestStream
 from ..contract.explanation import Explanation
+from ..contract.image_reading import ImageReading
 from ..contract.plugin_info import HookStats, PluginInfo
 from ..contract.trace import Trace
 from ..errors import EngineStoppedError
-from ..interfaces import ChatMessage, ModelInfo, Tokenizer
+from ..interfaces import ChatMessage, MediaInfo, MediaReader, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
-from ..requests.media_prompt import EnginePrompt
+from ..requests.given_images import ImagePrompt, take_images
+from ..requests.media_prompt import EnginePrompt, MediaPrompt
 from ..requests.request_options import NO_OPTIONS, RequestOptions
 from ..requests.sampling_params import SamplingParams
 from .checking import CheckedRequest, check, default_sampling_params
 from .home import Life
+from .prompts import as_prompt
 from .served import Served, ServedRequests, TimedStream
 from .unused_settings import log_unused
 
@@ -30,6 +33,8 @@ CLOSED = "the engine was closed, and does not start again: make a new one"
 CLOSING_SECONDS = 5.0
 """Time that the open steps get to end when the engine drains or closes. A step takes less than a
 second on most machines; a device that hangs must not keep the program from ending."""
+MakeReader = Callable[[EngineConfig, MediaInfo, Tokenizer], MediaReader]
+"""Makes the reader of images. Raises ConfigError if the model's images cannot be processed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,11 @@ class RunningEngine(Protocol):
     life: Life
     facts: Facts | None
     """None before the model is loaded."""
+
+    @property
+    def images(self) -> ImageReading:
+        assert self._images is not None, "the engine is started"
+        return self._images
 
     @property
     def max_model_len(self) -> int: ...
@@ -94,10 +104,20 @@ class EngineShell(EngineClient):
     It installs no signal handler and configures no logging.
     """
 
-    def __init__(self, config: EngineConfig, running: RunningEngine, *, warns: bool = True) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        running: RunningEngine,
+        *,
+        warns: bool = True,
+        make_reader: MakeReader | None = None,
+    ) -> None:
         """`warns`: log the settings without effect; False in an engine's own process, whose parent
-        logs them."""
+        logs them. `make_reader`: makes the reader of images for a model that reads them; None: the
+        requests of this engine have no images, or come with them."""
         self._config = config
+        self._make_reader = make_reader
+        self._images: ImageReading | None = None
         self._warns = warns
         self.running = running
         """The engine, in this process or in others: a LocalEngine or a SupervisedEngine."""
@@ -125,6 +145,7 @@ class EngineShell(EngineClient):
             return
         try:
             await self.running.start(self)
+            self._images = self._read_images()
         except BaseException:
             await self.close()
             raise
@@ -146,6 +167,8 @@ class EngineShell(EngineClient):
         if not self._life.is_closed:
             self._life.home.check()
             self._life.is_closed = True
+            if self._images is not None:
+                self._images.close()
             await self.running.close()
 
     # The model
@@ -167,6 +190,11 @@ class EngineShell(EngineClient):
         return self._facts.tokenizer
 
     @property
+    def images(self) -> ImageReading:
+        assert self._images is not None, "the engine is started"
+        return self._images
+
+    @property
     def max_model_len(self) -> int:
         return self._started().max_model_len
 
@@ -181,7 +209,7 @@ class EngineShell(EngineClient):
 
     async def submit(
         self,
-        prompt: EnginePrompt,
+        prompt: EnginePrompt | ImagePrompt | Mapping[str, Any],
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,
@@ -190,16 +218,20 @@ class EngineShell(EngineClient):
         running, facts = self._started(), self._facts
         running.check_accepting()
         arrival_time = time.monotonic()
+        options = (options or NO_OPTIONS).with_changes(**fields)
+        given = as_prompt(prompt)
+        if isinstance(given, ImagePrompt):
+            given = await self._with_images(given, options.cache_salt)
         checked = await check(
-            prompt,
+            given,
             sampling_params or self.default_sampling_params(),
-            (options or NO_OPTIONS).with_changes(**fields),
+            options,
             tokenizer=facts.tokenizer,
             info=facts.info,
             config=self._config,
             max_model_len=running.max_model_len,
         )
-        text = prompt if isinstance(prompt, str) else None
+        text = given if isinstance(given, str) else None
         tokenized = time.monotonic()
         stream = await running.queue(checked, text, arrival_time)
         self._served.add(
@@ -217,7 +249,7 @@ class EngineShell(EngineClient):
 
     async def generate(
         self,
-        prompt: EnginePrompt,
+        prompt: EnginePrompt | ImagePrompt | Mapping[str, Any],
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,
@@ -238,13 +270,20 @@ class EngineShell(EngineClient):
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
-        prompt = await asyncio.to_thread(
+        shown, images = take_images(messages)
+        self.images.check(images)
+        token_ids = await asyncio.to_thread(
             self.tokenizer.encode_chat,
-            messages,
+            shown,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             template_kwargs=chat_template_kwargs,
         )
+        prompt: EnginePrompt = token_ids
+        if images:
+            salt = (options or NO_OPTIONS).with_changes(**fields).cache_salt
+            found = ImagePrompt(tokens=token_ids, images=tuple(images))
+            prompt = await self._with_images(found, salt)
         async with aclosing(self.generate(prompt, sampling_params, options, **fields)) as outputs:
             async for output in outputs:
                 yield output
@@ -297,6 +336,21 @@ class EngineShell(EngineClient):
         return self._started().render_metrics()
 
     # Inside
+
+    def _read_images(self) -> ImageReading:
+        reader = None
+        if self.info.media is not None and self._make_reader is not None:
+            reader = self._make_reader(self._config, self.info.media, self.tokenizer)
+        return ImageReading(reader, self.info, self._config)
+
+    async def _with_images(self, prompt: ImagePrompt, salt: str | None) -> MediaPrompt:
+        """The prompt with its images in the places of placeholders."""
+        self.images.check(prompt.images)
+        tokens = prompt.tokens
+        if isinstance(tokens, str):
+            tokens = await asyncio.to_thread(self.tokenizer.encode, tokens)
+        found = [await self.images.read(image, salt) for image in prompt.images]
+        return self.images.placed(tokens, found)
 
     @property
     def _facts(self) -> Facts:

@@ -28,7 +28,7 @@ from ..interfaces import Executor, GrammarChecker, Progress, Tokenizer, no_progr
 from ..log import get_logger
 from ..processes.watching.board import private_board
 from .checking import CheckedRequest
-from .engine_shell import CLOSING_SECONDS, EngineShell, Facts
+from .engine_shell import CLOSING_SECONDS, EngineShell, Facts, MakeReader
 from .home import Life
 from .new_core import fit_max_model_len, make_core
 from .new_requests import make_requests
@@ -56,10 +56,16 @@ Builder = Callable[[EngineConfig, Progress], EngineParts]
 
 
 def local_engine(
-    config: EngineConfig, build: Builder, progress: Progress = no_progress, *, warns: bool = True
+    config: EngineConfig,
+    build: Builder,
+    progress: Progress = no_progress,
+    *,
+    warns: bool = True,
+    make_reader: MakeReader | None = None,
 ) -> EngineShell:
-    """An engine in this process, not started yet. `warns`: see EngineShell."""
-    return EngineShell(config, LocalEngine(config, build, progress), warns=warns)
+    """An engine in this process, not started yet. `warns` and `make_reader`: see EngineShell."""
+    running = LocalEngine(config, build, progress)
+    return EngineShell(config, running, warns=warns, make_reader=make_reader)
 
 
 def refuse_replicas(config: EngineConfig) -> None:

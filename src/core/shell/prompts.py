@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import InvalidRequestError
-from ..requests.given_images import GivenImage
+from ..requests.given_images import GivenImage, ImagePrompt
 from ..requests.media_prompt import EnginePrompt, MediaPrompt
 
 T = TypeVar("T")
 Tokens = str | Sequence[int]
-Prompt = Tokens | MediaPrompt | Mapping[str, Any]
+Prompt = Tokens | MediaPrompt | ImagePrompt | Mapping[str, Any]
 _TOKENS = ("prompt", "prompt_token_ids")
 _MEDIA = "multi_modal_data"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImagePrompt:
-    """A text or token ids with a placeholder for each image, and the images."""
-
-    tokens: Tokens
-    images: tuple[GivenImage, ...]
-
-
 ReadPrompt = EnginePrompt | ImagePrompt
 
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[ReadPrompt]:
     """The prompts that were given as one or as a list. Raises InvalidRequestError."""
-    one = str | bytes | Mapping | MediaPrompt
+    one = str | bytes | Mapping | MediaPrompt | ImagePrompt
     is_one = isinstance(prompts, one) or not isinstance(prompts, Iterable)
     if is_one or (prompts and all(isinstance(item, int) for item in prompts)):
         return [as_prompt(prompts)]  # type: ignore[arg-type]
     return [as_prompt(prompt) for prompt in prompts]  # type: ignore[arg-type]
 
 
-def as_prompt(prompt: Prompt | ImagePrompt) -> ReadPrompt:
+def as_prompt(prompt: Prompt) -> ReadPrompt:
     """The parts of a prompt. Raises InvalidRequestError for other things in it."""
     if not isinstance(prompt, Mapping):
         return prompt
@@ -54,9 +43,9 @@ def as_prompt(prompt: Prompt | ImagePrompt) -> ReadPrompt:
 
 
 def _images(media: Mapping[str, Any]) -> Iterator[GivenImage]:
-    for kind, given in media.items():
-        if kind != "image":
-            raise InvalidRequestError(f"{_MEDIA} may have 'image', not {kind!r:.40}", param=_MEDIA)
+    if not isinstance(media, Mapping) or not media.keys() <= {"image"}:
+        raise InvalidRequestError(f"{_MEDIA} must be {{'image': ...}}", param=_MEDIA)
+    for given in media.values():
         for index, source in enumerate(given if isinstance(given, list | tuple) else [given]):
             yield GivenImage(source=source, place=f"{_MEDIA}.image[{index}]")
 

@@ -23,7 +23,7 @@ from ..interfaces import Progress, Tokenizer, no_progress
 from ..processes.place import WHOLE_MACHINE, Place
 from ..requests.request_options import RequestOptions
 from ..shell.checking import CheckedRequest
-from ..shell.engine_shell import CLOSING_SECONDS, EngineShell, Facts
+from ..shell.engine_shell import CLOSING_SECONDS, EngineShell, Facts, MakeReader
 from ..shell.home import Life
 from .crash_suspects import CrashSuspects
 from .link import EngineSetup
@@ -36,9 +36,12 @@ IDLE_POLL_SECONDS = 0.02
 LoadTokenizer = Callable[[EngineConfig], Tokenizer]
 
 
-def supervised_engine(config: EngineConfig, **options: Any) -> EngineShell:
-    """Engines in processes of their own, not started yet. `options`: see SupervisedEngine."""
-    return EngineShell(config, SupervisedEngine(config, **options))
+def supervised_engine(
+    config: EngineConfig, *, make_reader: MakeReader | None = None, **options: Any
+) -> EngineShell:
+    """Engines in processes of their own, not started yet. `make_reader`: see EngineShell;
+    `options`: see SupervisedEngine."""
+    return EngineShell(config, SupervisedEngine(config, **options), make_reader=make_reader)
 
 
 class SupervisedEngine:

@@ -71,6 +71,9 @@ def test_events_come_in_order_and_each_block_is_closed(http: httpx.Client) -> No
     assert events[-2]["usage"]["output_tokens"] == 3
 
 
+PIXEL = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+
+
 def test_an_answer_that_fails_ends_with_an_error_event() -> None:
     executor = SteeredExecutor()
     executor.failure = RuntimeError("the device is lost")
@@ -102,15 +105,19 @@ def test_a_stream_without_news_is_kept_alive_with_pings() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content[0].text"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
-            "messages[0].content[0] of type 'image'",
+            "messages[0].content[0].source is missing",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": PIXEL}]}]},
+            "messages[0].content[0]: the model simulated reads only text",
         ),
         (
             {
                 "messages": [
-                    {"role": "user", "content": [TOOL_RESULT | {"content": [{"type": "image"}]}]}
+                    {"role": "user", "content": [TOOL_RESULT | {"content": [{"type": "document"}]}]}
                 ]
             },
-            "messages[0].content[0].content[0] of type 'image'",
+            "messages[0].content[0].content[0] of type 'document'",
         ),
         ({"messages": [{"role": "user", "content": [{"type": "movie"}]}]}, "'tool_result'"),
         ({"stop_sequences": [""]}, "stop_sequences"),

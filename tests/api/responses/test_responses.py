@@ -11,6 +11,7 @@ import msgspec
 import openai
 import pytest
 
+from tokenmill.api.chat.messages import Images
 from tokenmill.api.responses.bodies import ResponsesBody
 from tokenmill.api.responses.conversation import read_messages
 
@@ -116,9 +117,9 @@ def test_padding_against_traffic_analysis_is_refused_and_its_absence_is_not(
         ({"input": [{"content": "a"}]}, "input", "input[0].role is missing"),
         ({"input": [CALL | {"name": None}]}, "input", "input[0].name is missing"),
         (
-            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-            "input",
-            "input[0].content[0] of type 'input_image'",
+            {"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
+            "input[0].content[0]",
+            "input[0].content[0] of type 'input_file'",
         ),
         ({"top_logprobs": 2}, "top_logprobs", "include"),
         ({"max_output_tokens": 0}, "max_output_tokens", "from 1 to"),
@@ -173,7 +174,7 @@ def chat_messages(*items: dict[str, Any]) -> list[dict[str, Any]]:
     body = msgspec.convert({"input": list(items)}, ResponsesBody)
     return [
         {name: value for name, value in message.items() if value is not None}
-        for message in msgspec.to_builtins(list(read_messages(body)))
+        for message in msgspec.to_builtins(list(read_messages(body, Images())))
     ]
 
 

@@ -67,6 +67,7 @@ def test_the_documented_default_is_chosen(packages: Packages) -> None:
         "draft_length": "adaptive",
         "tool_call_parser": "hermes",
         "reasoning_parser": "think",
+        "media_processor": "idefics3",
         "router": "prefix-aware",
     }
 

@@ -37,6 +37,7 @@ def test_the_packaged_file_fills_every_slot() -> None:
         "draft_length": "adaptive",
         "tool_call_parser": "auto",
         "reasoning_parser": "auto",
+        "media_processor": "auto",
         "router": "prefix-aware",
     }
     assert settings.strict is True

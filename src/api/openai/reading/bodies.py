@@ -91,9 +91,19 @@ class CompletionBody(SamplingFields, kw_only=True):
     NESTED: ClassVar[fields.NestedFields] = {"stream_options": fields.StreamOptions}
 
 
-class TextPart(msgspec.Struct, kw_only=True):
+class ImageURL(msgspec.Struct, kw_only=True):
+    url: str | None = None
+    detail: fields.IgnoredText | None = None
+
+
+class ContentPart(msgspec.Struct, kw_only=True):
+    """A text, or an image as a data URL."""
+
     type: str
     text: str | None = None
+    image_url: str | ImageURL | None = None
+    uuid: fields.Name | None = None
+    """The client's name for the image. Later calls with the same key may send only the name."""
 
 
 class ChatMessageBody(msgspec.Struct, kw_only=True):
@@ -103,7 +113,7 @@ class ChatMessageBody(msgspec.Struct, kw_only=True):
     """
 
     role: str
-    content: str | Annotated[list[TextPart], Meta(max_length=fields.MAX_PARTS)] | None = None
+    content: str | Annotated[list[ContentPart], Meta(max_length=fields.MAX_PARTS)] | None = None
     name: str | None = None
     refusal: str | None = None
     reasoning: str | None = None

@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from ....core.contract.client import EngineClient
 from ....core.requests.grammar import Grammar
 from ....core.requests.sampling_params import COMPLETIONS, OutputKind, SamplingParams, sampled_in
 from ....core.shell.checking import sampling_defaults
-from ...chat.conversation import Conversation
+from ...chat import messages as chat_messages
+from ...chat.conversation import Conversation, Message
 from ...chat.grammar_fields import (
     GrammarField,
     GrammarFields,
@@ -19,6 +22,7 @@ from ...chat.grammar_fields import (
     structural_tag,
     structured_fields,
 )
+from ...chat.messages import Images, not_read
 from ...chat.sampling import params_with_all_room
 from ...chat.start import ChatRequest
 from ...chat.tools import ToolUse, definition, tool_use
@@ -27,7 +31,10 @@ from ...serving.reading.unknown_fields import check_stream_options, unsupported
 from .bodies import (
     AllowedToolChoice,
     ChatBody,
+    ChatMessageBody,
     CompletionBody,
+    ContentPart,
+    ImageURL,
     JSONSchemaFormat,
     NamedToolChoice,
     ResponseFormat,
@@ -35,6 +42,7 @@ from .bodies import (
     TokenizeBody,
 )
 
+_NOT_READ = ("input_audio", "audio_url", "video_url", "image_embeds", "file")
 _OLDER = ("json", "regex", "choice", "grammar")
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions. The default for chat is all the room in the context."""
@@ -57,15 +65,41 @@ def read_chat(body: ChatBody) -> ChatRequest:
 
 
 def read_conversation(body: ChatBody | TokenizeBody) -> Conversation:
-    """The messages of a body."""
+    """The messages of a body. Raises APIError (400) for parts that are neither text nor image."""
+    images = Images()
+    messages = [
+        _with_images(message, f"messages[{index}].content", images)
+        for index, message in enumerate(body.messages or ())
+    ]
     return Conversation(
-        messages=body.messages or (),
+        messages=messages,
+        images=images.found,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         template_kwargs=body.chat_template_kwargs,
         reasoning_effort=body.reasoning_effort if isinstance(body, ChatBody) else None,
         documents=body.documents,
     )
+
+
+def _with_images(message: ChatMessageBody, where: str, images: Images) -> Message:
+    """The message as it is, unless it has other parts than text."""
+    if isinstance(message.content, str) or message.content is None:
+        return message
+    if all(part.type == "text" for part in message.content):
+        return message
+    parts = [_part(p, f"{where}[{n}]", images) for n, p in enumerate(message.content)]
+    return {**msgspec.structs.asdict(message), "content": parts}
+
+
+def _part(part: ContentPart, place: str, images: Images) -> chat_messages.ContentPart:
+    if part.type == "image_url":
+        given = part.image_url
+        url = given.url if isinstance(given, ImageURL) else given
+        return images.add(url, place, part.uuid)
+    if part.type in _NOT_READ:
+        raise not_read(place, part.type)
+    return chat_messages.ContentPart(type=part.type, text=part.text)
 
 
 def read_tool_use(body: ChatBody | TokenizeBody) -> ToolUse:

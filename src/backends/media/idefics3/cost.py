@@ -1,4 +1,4 @@
-"""What the encoder of Idefics3 and SmolVLM costs, from the fields of config.json."""
+"""The cost of the encoder of Idefics3 and SmolVLM, from the fields of config.json."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ....core.contract.providers.media_processing import Pixels, ProcessedImage
+from ....core.contract.providers.media_processing import MediaSample, Pixels, ProcessedImage
 from ....core.errors import ConfigError
 from .cost import cost_of_tile
 from .settings import MODEL_TYPES, read_settings
@@ -22,6 +22,15 @@ class Idefics3Processor:
     """
 
     name = "idefics3"
+    media_sample = MediaSample(
+        config={
+            "model_type": "idefics3",
+            "vision_config": {"patch_size": 16},
+            "size": {"longest_edge": 256},
+            "max_image_size": {"longest_edge": 64},
+        },
+        placeholder="<image>",
+    )
 
     @classmethod
     def reasons_against(cls, config: Mapping[str, Any]) -> list[str]:

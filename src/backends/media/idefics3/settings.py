@@ -22,7 +22,7 @@ FILTERS = range(6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How an image becomes tiles and text."""
+    """The sizes and texts by which an image becomes tiles."""
 
     longest_edge: int
     """The longer side of the whole image, in pixels."""

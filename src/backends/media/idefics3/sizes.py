@@ -14,8 +14,8 @@ MAX_EDGE = 4096
 
 
 def whole_size(size: Size, longest_edge: int) -> Size:
-    """The size of the whole image: its longer side becomes `longest_edge`, also if it is shorter.
-    The other side is an even number."""
+    """The size of the whole image: its longer side becomes `longest_edge`, longer or shorter.
+    The other side is a multiple of two."""
     return _at_most(_with_longest(size, longest_edge), MAX_EDGE)
 
 

@@ -196,7 +196,7 @@ def _marked_end(content: Any, mark: str) -> tuple[str, Any]:
     if content and (text := content[-1].get("text")) is not None:
         return text, [*content[:-1], {**content[-1], "text": f"{text}{mark} "}]
     raise InvalidRequestError(
-        "the last message has no text at its end, so it cannot be continued",
+        "the last message has no content that ends with text, so it cannot be continued",
         param="continue_final_message",
     )
 

@@ -21,12 +21,12 @@ class Pixels:
     """One byte per number."""
     num_tokens: int
     cost: int
-    """What the encoder's run costs, in prompt tokens of the model."""
+    """The cost of the encoder's run, in prompt tokens of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessedImage:
-    """What stands in the prompt in the place of one image."""
+    """The text and the items that stand in the place of one image in the prompt."""
 
     text: str
     """Encoded with special tokens. It has the placeholder's text once per row of its items."""
@@ -34,8 +34,23 @@ class ProcessedImage:
     """In the order of their places in `text`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaSample:
+    """A model for the conformance suite of a media processor."""
+
+    config: Mapping[str, Any]
+    """Fields of MediaInfo.config that the processor reads."""
+    placeholder: str
+    """The text of the model's placeholder."""
+
+
 class MediaProcessor(Protocol):
-    """Turns images into items, for models of some architectures."""
+    """Turns images into items, for models of some architectures.
+
+    The factory that Registry.offer gets is a function of a module, because another process imports
+    it by name. It returns the class. The class may have `media_sample`, a MediaSample, for the
+    conformance suite.
+    """
 
     name: str
 
@@ -51,9 +66,10 @@ class MediaProcessor(Protocol):
         ...
 
     def num_tokens(self, width: int, height: int) -> int:
-        """The number of tokens that an image of this size gets, without its pixels.
+        """The number of tokens that the items of an image of this size fill, without its pixels.
 
-        Raises InvalidRequestError for sides that the model cannot read.
+        The tokens between its items do not count. Raises InvalidRequestError for sides that the
+        model cannot read.
         """
         ...
 

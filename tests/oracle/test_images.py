@@ -1,0 +1,144 @@
+"""Chats with images get transformers' own tokens, whatever engine and memory do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tokenmill import LLM, SamplingParams
+
+from .settings import MODES, SCHEDULERS, Setting
+from .tiny_smolvlm import Reference, picture, write_model
+
+NUM_TOKENS = 24
+SIZES = ((9, 9), (200, 40), (40, 200), (64, 64), (150, 100), (1, 30))
+"""Width and height. They become 5 to 17 tiles."""
+MAX_IMAGES = 3
+STARVED_TOKENS = 480
+"""Room in the KV cache for one or two of the longest chats."""
+SMALL_STEP = 7
+QUICK = (
+    Setting(scheduler="chunked", max_num_batched_tokens=SMALL_STEP, block_size=8),
+    Setting(scheduler="prefill-first", preemption_mode="swap", is_starved=True),
+    Setting(scheduler="chunked", enable_prefix_caching=False, is_starved=True, block_size=8),
+)
+ALL = tuple(
+    Setting(
+        scheduler=scheduler,
+        preemption_mode=mode,
+        enable_prefix_caching=caches,
+        is_starved=is_starved,
+        max_num_batched_tokens=budget,
+    )
+    for scheduler, mode, caches, is_starved, budget in product(
+        SCHEDULERS, MODES, (True, False), (True, False), (SMALL_STEP, 1024)
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A chat, and what transformers makes of it."""
+
+    messages: list[dict[str, Any]]
+    images: tuple[Image.Image, ...]
+    prompt: list[int]
+    answer: list[int]
+
+    @property
+    def with_images(self) -> list[dict[str, Any]]:
+        """The messages with the images in their places."""
+        images = iter(self.images)
+
+        def filled(part: dict[str, Any]) -> dict[str, Any]:
+            return part | {"image": next(images)} if part["type"] == "image" else part
+
+        return [m | {"content": list(map(filled, m["content"]))} for m in self.messages]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("smolvlm"))
+
+
+@cache
+def cases(folder: Path, number: int) -> list[Case]:
+    """Chats with 0 to 3 images, at any place, of one to three turns. Some share a beginning."""
+    rng, reference = random.Random(0), Reference(folder)
+    pictures = [picture(seed, *SIZES[seed % len(SIZES)]) for seed in range(8)]
+    return [_case(rng, reference, pictures, index % (MAX_IMAGES + 1)) for index in range(number)]
+
+
+def _case(
+    rng: random.Random, reference: Reference, pictures: Sequence[Image.Image], num_images: int
+) -> Case:
+    images = tuple(rng.choices(pictures, k=num_images))
+    texts = rng.choices(("What is this?", "and", "Compare them.\n\n", "é"), k=rng.randint(1, 4))
+    parts = [{"type": "image"}] * num_images + [{"type": "text", "text": t} for t in texts]
+    rng.shuffle(parts)
+    cut = rng.randint(1, len(parts))
+    messages: list[dict[str, Any]] = [{"role": "user", "content": parts[:cut]}]
+    if parts[cut:]:
+        said = {"type": "text", "text": "A cat."}
+        messages += [{"role": "assistant", "content": [said]}]
+        messages += [{"role": "user", "content": parts[cut:]}]
+    prompt, answer = reference.answer(messages, images, NUM_TOKENS)
+    return Case(messages=messages, images=images, prompt=prompt, answer=answer)
+
+
+def check_chats(folder: Path, chosen: Sequence[Case], setting: Setting, **options: Any) -> None:
+    """All chats at once, and once more: then images and beginnings are known."""
+    num_blocks = STARVED_TOKENS // setting.block_size if setting.is_starved else None
+    given = setting.options() | {"max_model_len": STARVED_TOKENS, "max_num_seqs": 7} | options
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    with LLM(
+        str(folder),
+        disable_log_stats=True,
+        num_gpu_blocks_override=num_blocks,
+        swap_space=0.05,
+        **given,
+    ) as llm:
+        num_preemptions = 0
+        for seed in (1, 2):
+            order = random.Random(seed).sample(chosen, len(chosen))
+            outputs = llm.chat([case.with_images for case in order], params, use_tqdm=False)
+            for case, output in zip(order, outputs, strict=True):
+                assert list(output.prompt_token_ids) == case.prompt
+                assert list(output.outputs[0].token_ids) == case.answer
+            num_preemptions += sum(o.metrics.num_preemptions for o in outputs if o.metrics)
+        assert (num_preemptions > 0) is setting.is_starved
+        has_hits = any(output.num_cached_tokens > 0 for output in outputs)
+        assert has_hits is setting.enable_prefix_caching
+
+
+@pytest.mark.parametrize("setting", QUICK, ids=str)
+def test_a_few_chats_have_the_tokens_of_transformers(folder: Path, setting: Setting) -> None:
+    check_chats(folder, cases(folder, 12), setting)
+
+
+def test_drafts_change_no_token(folder: Path) -> None:
+    check_chats(folder, cases(folder, 12)[:6], QUICK[0], speculative_method="ngram")
+
+
+def test_images_change_the_answer(folder: Path) -> None:
+    """Otherwise the other tests prove nothing about images."""
+    reference = Reference(folder)
+    chat = [{"role": "user", "content": [{"type": "image"}]}]
+    answers = {
+        tuple(reference.answer(chat, [picture(seed, 64, 64)], NUM_TOKENS)[1]) for seed in range(3)
+    }
+    assert len(answers) == 3
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("setting", ALL, ids=str)
+def test_50_chats_have_the_tokens_of_transformers(folder: Path, setting: Setting) -> None:
+    check_chats(folder, cases(folder, 50), setting)

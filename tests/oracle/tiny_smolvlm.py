@@ -1,0 +1,169 @@
+"""A tiny random SmolVLM with tokenizer and chat template, and transformers' answers to its chats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
+
+TILE = 64
+TOKENS_PER_TILE = 4
+IMAGE, END = "<image>", "<end_of_utterance>"
+SPECIAL = (
+    "<|im_start|>",
+    END,
+    "<fake_token_around_image>",
+    IMAGE,
+    "<global-img>",
+    *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)),
+)
+TEMPLATE = (
+    "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
+    "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}"
+    "<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+"""The template of SmolVLM's instruct models."""
+_IMAGES: Mapping[str, Any] = {
+    "size": {"longest_edge": 4 * TILE},
+    "max_image_size": {"longest_edge": TILE},
+    "do_image_splitting": True,
+    "do_resize": True,
+    "do_convert_rgb": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_pad": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "rescale_factor": 1 / 255,
+    "resample": 1,
+}
+
+
+def write_model(folder: Path, seed: int = 0) -> Path:
+    """Write the model's files, and return their folder."""
+    tokenizer = _write_tokenizer(folder)
+    config = transformers.SmolVLMConfig(
+        text_config={
+            "model_type": "llama",
+            "vocab_size": len(tokenizer),
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 2048,
+            "pad_token_id": 0,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        },
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": TILE,
+            "patch_size": 16,
+        },
+        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
+        scale_factor=2,
+        pad_token_id=0,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(seed)
+    model = transformers.SmolVLMForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # large enough that images change the answers
+            if parameter.ndim > 1:
+                parameter.copy_(torch.randn_like(parameter) * 2 / parameter[0].numel() ** 0.5)
+    model.generation_config = transformers.GenerationConfig(pad_token_id=0)
+    model.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(_IMAGES))
+    processor = {"processor_class": "SmolVLMProcessor", "image_seq_len": TOKENS_PER_TILE}
+    (folder / "processor_config.json").write_text(json.dumps(processor))
+    return folder
+
+
+def _write_tokenizer(folder: Path) -> Any:
+    """A token for each byte, and one for two line ends, as in SmolVLM."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = {"<unk>": 0} | {letter: number for number, letter in enumerate(letters, 1)}
+    words |= {"ĊĊ": len(words)}
+    backend = Tokenizer(BPE(words, merges=[("Ċ", "Ċ")], unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(list(SPECIAL))
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<unk>", chat_template=TEMPLATE
+    )
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def picture(seed: int, width: int, height: int) -> Image.Image:
+    """A random image."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def png(image: Image.Image) -> bytes:
+    """The bytes of a file with this image."""
+    file = BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+class Reference:
+    """transformers' model and processor, in float32."""
+
+    def __init__(self, folder: Path) -> None:
+        self._model = _load(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self._processor = Idefics3Processor(
+            Idefics3ImageProcessorPil(**_IMAGES),
+            tokenizer,
+            image_seq_len=TOKENS_PER_TILE,
+            chat_template=TEMPLATE,
+        )
+        self.image_token_id = int(tokenizer.convert_tokens_to_ids(IMAGE))
+        """The placeholder."""
+
+    def inputs(self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image]) -> Any:
+        """The inputs of the model. Images are parts `{"type": "image"}`."""
+        text = self._processor.apply_chat_template(messages, add_generation_prompt=True)
+        return self._processor(
+            text=text, images=[list(images)] if images else None, return_tensors="pt"
+        )
+
+    def answer(
+        self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image], num_tokens: int
+    ) -> tuple[list[int], list[int]]:
+        """The token ids of the prompt, and of the greedy answer."""
+        inputs = self.inputs(messages, images)
+        prompt = inputs["input_ids"][0].tolist()
+        with torch.no_grad():
+            found = self._model.generate(
+                **inputs, do_sample=False, max_new_tokens=num_tokens, min_new_tokens=num_tokens
+            )
+        return prompt, found[0, len(prompt) :].tolist()
+
+
+@cache
+def _load(folder: Path) -> Any:
+    return transformers.SmolVLMForConditionalGeneration.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
