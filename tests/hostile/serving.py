@@ -58,6 +58,33 @@ def register(registry):
     registry.offer(kinds.TRANSFORM, "{NAME}", Provider)
 """
 
+
+def _media_processor(method: str) -> Place:
+    code = f"""
+    class Provider:
+        name = "{NAME}"
+
+        @classmethod
+        def reasons_against(cls, config):
+            return {"act(config)" if method == "reasons_against" else "[]"}
+
+        def __init__(self, config, kwargs):
+            pass
+
+        def process(self, image):
+            return act(image)
+
+    def make():
+        return Provider
+
+    @hookimpl
+    def register(registry):
+        registry.offer(kinds.MEDIA_PROCESSOR, "{NAME}", make)
+    """
+    options = {"media_processor": NAME}
+    return Place(kind="media_processor", hook=method, code=dedent(code), options=options)
+
+
 ROUTE_PATH = "/hostile"
 
 
@@ -98,6 +125,8 @@ SERVING: Mapping[str, Place] = {
         code=_parser("tool_call_parser", "return", "return act(chat)").code,
         options={"tool_call_parser": "auto"},
     ),
+    "media reasons": _media_processor("reasons_against"),
+    "process": _media_processor("process"),
     "route": _router("route"),
     "forget": _router("forget"),
 }

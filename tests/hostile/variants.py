@@ -147,6 +147,8 @@ OUTCOMES: Mapping[str, _Outcomes] = {
     },
     "reasoning parser": {Outcome.CONTAINED: RAISING, Outcome.HARMLESS: ("returns None", *QUIET)},
     "parser reasons": {Outcome.REFUSED: (*RAISING, "returns None")},
+    "media reasons": {Outcome.REFUSED: (*RAISING, "returns None")},
+    "process": {Outcome.FAILS: (*_but(RAISING, "eats memory"), *ANSWERS)},
     "transform": {Outcome.FAILS: RAISING, Outcome.HARMLESS: ("returns None", *QUIET)},
     "http handler": {
         Outcome.FAILS: (*RAISING, *_but(ANSWERS, "returns None")),

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.api.scripted import scripted_server
 from tests.api.toy_process import toy_process, until
+from tests.backends.media.readers import image_of, read, reader_for
 from tests.core.host.test_routing import REQUEST, VIEWS
 from tests.core.plugin_packages import Packages
 from tests.core.shell.test_engine_shell import make_engine
@@ -205,6 +207,8 @@ def logged() -> Iterator[list[str]]:
 def _in_the_server(where: str, place: Place) -> Outcome:
     if place.kind == "router":
         return _in_a_router(place)
+    if place.kind == "media_processor":
+        return _in_a_reader(place)
     if where == "parser reasons":
         try:
             build_answer_parsers(EngineConfig(**place.options), ChatFormat(source="", variables=()))
@@ -241,6 +245,21 @@ def _in_a_router(place: Place) -> Outcome:
         router.forget(0)
     failures = sum(one.failures for one in router.hook_stats() if one.plugin == NAME)
     return Outcome.CONTAINED if failures else Outcome.HARMLESS
+
+
+def _in_a_reader(place: Place) -> Outcome:
+    with TemporaryDirectory() as folder, logged() as log:
+        try:
+            reader = reader_for(Path(folder), {}, **place.options)
+        except ConfigError as error:
+            return _refused(error)
+        [found] = read(reader, image_of(1))
+        reader.close()
+    if not isinstance(found, TokenmillError):
+        return Outcome.HARMLESS
+    if not any(NAME in line for line in log):
+        raise Unexpected(f"nothing names the plugin: {found}")
+    return Outcome.FAILS
 
 
 # In an engine's process

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...core.contract.choice import Choice
 from ...core.contract.providers.media_processing import MediaProcessor
-from ...core.contract.registry import Provider, Registry
-from ...core.errors import ConfigError
+from ...core.contract.registry import Provider, Registry, label
+from ...core.contract.start_calls import START_CALLS
+from ...core.errors import CONTAINED, ConfigError, PluginError, TokenmillError, describe
 from ...core.interfaces import MediaInfo, Tokenizer
 from ...core.log import get_logger
 from ..choosing.auto import options_of
@@ -36,13 +37,15 @@ def make_image_reader(
     processor fits, and for wrong `kwargs`. Imports neither Pillow nor numpy.
     """
     provider, options, processor = _choose(registry, choice, media.config)
-    processor(media.config, kwargs)  # raises ConfigError now, and not with the first image
+    # Raises ConfigError now, and not with the first image.
+    _call("__init__", provider, processor, media.config, kwargs)
     start = ProcessorStart(
+        plugin=str(provider.source),
         factory=factory_name(provider),
         options=options,
         options_type=options_name(provider),
-        config=media.config,
-        kwargs=kwargs,
+        config=dict(media.config),
+        kwargs=dict(kwargs),
         max_pixels=max_pixels,
     )
     return ImageReader(
@@ -60,9 +63,24 @@ def _choose(
     for provider in (choice.provider, *choice.others):
         options = options_of(provider, choice.options) if choice.others else dict(choice.options)
         found = registry.build(provider.kind, provider.name, options, where=choice.origin)
-        reasons = found.reasons_against(config)
+        reasons = _call("reasons_against", provider, _reasons, found, config)
         if not reasons:
             log.debug("media_processor_chosen", processor=provider.name, passed_over=passed_over)
             return provider, options, found
         passed_over += [f"{provider.name}: {reason}" for reason in reasons]
     raise ConfigError(f"no media processor fits the model ({'; '.join(passed_over)})")
+
+
+def _reasons(processor: type[MediaProcessor], config: Mapping[str, Any]) -> list[str]:
+    return list(processor.reasons_against(config))
+
+
+def _call(what: str, provider: Provider, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of a plugin. Raises PluginError for an exception that it must not raise."""
+    where = f"in {what!r} of {label(provider.kind)} {provider.name!r} of"
+    try:
+        return START_CALLS.call(where, provider.source, function, *arguments)
+    except TokenmillError:
+        raise
+    except CONTAINED as error:
+        raise PluginError(f"{provider.source} failed in {what!r}: {describe(error)}") from error

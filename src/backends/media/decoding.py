@@ -106,7 +106,7 @@ def _refuse_pixels(max_pixels: int) -> NoReturn:
 def _in_rgb(image: Image.Image) -> Image.Image:
     """The image without transparency, on white, as in transformers and vLLM."""
     if "A" not in image.getbands() and image.info.get("transparency") is None:
-        return image.convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")
     image = image.convert("RGBA")
     white = Image.new("RGBA", image.size, (255, 255, 255, 255))
     return Image.alpha_composite(white, image).convert("RGB")

@@ -17,6 +17,8 @@ from ...core.processes.channels.messages import Message, NotStarted, Refused
 class ProcessorStart(Message, frozen=True):
     """The class of the media processor, and its arguments."""
 
+    plugin: str
+    """The plugin that offers it, for logs."""
     factory: str
     """ "package.module:function"."""
     options: Mapping[str, Any]

@@ -44,7 +44,7 @@ class MediaProcess:
         if isinstance(reply, Processed):
             return reply.image
         reason = reply.reason if isinstance(reply, Failed) else f"it answered {reply!r:.100}"
-        log.error("media_processor_failed", processor=self._start.factory, reason=reason)
+        log.error("media_processor_failed", plugin=self._start.plugin, reason=reason)
         raise RequestFailedError(BUG)
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class MediaProcess:
                 return
             reason = reply.text if isinstance(reply, NotStarted) else f"it answered {reply!r:.100}"
         self._end_child()
-        log.error("media_process_not_started", processor=self._start.factory, reason=reason)
+        log.error("media_process_not_started", plugin=self._start.plugin, reason=reason)
         raise RequestFailedError("images cannot be read: their process could not be started")
 
     def _end_child(self) -> None:

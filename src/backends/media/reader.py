@@ -26,6 +26,8 @@ MAX_WAITING = 64
 """Maximum number of images that are decoded or wait for it. Most take 0.2 s."""
 MAX_WAITING_BYTES = 256 << 20
 """The same for the bytes of their files. A single image may be larger."""
+MAX_FILE_BYTES = 64 << 20
+"""Maximum size of the file of an image."""
 MAX_KEPT = 1 << 14
 """Maximum number of images that are kept."""
 BLOCKING_BYTES = 1 << 18
@@ -56,9 +58,11 @@ class ImageReader:
     ) -> None:
         """`cache_bytes`: memory for the pixels of known images; 0: none are kept."""
         self._process = MediaProcess(start)
-        self._source = start.factory
+        self._plugin = start.plugin
         self._tokenizer, self._placeholder = tokenizer, placeholder_token_id
-        settings = json.dumps([start.factory, start.options, start.config, start.kwargs])
+        settings = json.dumps(
+            [start.factory, start.options, start.config, start.kwargs], sort_keys=True
+        )
         self._settings = hashlib.sha256(settings.encode()).digest()
         self._cache_bytes = cache_bytes
         self._known = LastUsed[bytes, ReadImage](max_count=MAX_KEPT, max_size=cache_bytes)
@@ -67,6 +71,8 @@ class ImageReader:
 
     async def read(self, data: bytes, salt: str = "") -> ReadImage:
         """See MediaReader."""
+        if len(data) > MAX_FILE_BYTES:
+            raise InvalidRequestError(f"the image's file has over {MAX_FILE_BYTES >> 20} MiB")
         if len(data) <= BLOCKING_BYTES:
             digest = self._digest(data, salt)
         else:
@@ -120,7 +126,7 @@ class ImageReader:
         token_ids = self._tokenizer.encode(image.text, add_special_tokens=False, parse_special=True)
         starts = _starts(token_ids, self._placeholder, [one.num_tokens for one in image.items])
         if starts is None:
-            log.error("wrong_media_places", processor=self._source, text=image.text[:200])
+            log.error("wrong_media_places", plugin=self._plugin, text=image.text[:200])
             raise RequestFailedError(BUG)
         items = (
             MediaItem(
@@ -137,7 +143,8 @@ class ImageReader:
 
     def _digest(self, data: bytes, salt: str) -> bytes:
         """See ReadImage.digest. All parts have a fixed length, so no two inputs look alike."""
-        parts = hashlib.sha256(data).digest(), hashlib.sha256(salt.encode()).digest()
+        inputs = data, salt.encode(errors="surrogatepass")
+        parts = (hashlib.sha256(one).digest() for one in inputs)
         return hashlib.sha256(b"".join((*parts, self._settings))).digest()
 
 

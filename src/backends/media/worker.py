@@ -9,7 +9,7 @@ import socket
 from typing import Any
 
 from ...core.contract.providers.media_processing import MediaProcessor, ProcessedImage
-from ...core.errors import InvalidRequestError, describe
+from ...core.errors import CONTAINED, InvalidRequestError, describe
 from ...core.processes.channels.frames import receive, send
 from ...core.processes.channels.messages import Refused, encode
 from ...core.processes.channels.refusals import describe_refusal, not_started
@@ -32,6 +32,7 @@ def main(sock: socket.socket) -> None:
     """Answer each image with a message, until the other side is gone."""
     with contextlib.suppress(EOFError):
         os.nice(NICENESS)
+        _die_first()
         start = decode_start(receive(sock))
         try:
             from .decoding import limit_pixels  # with Pillow, which may be missing
@@ -67,8 +68,14 @@ def answer(
     except MemoryError:
         text = f"the image needs more than {memory >> 20} MiB to be decoded"
         return describe_refusal(0, InvalidRequestError(text))
-    except Exception as error:
+    except CONTAINED as error:
         return Failed(describe(error))
+
+
+def _die_first() -> None:
+    """Let Linux end this process, and not the engine, if the machine has no memory left."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def _checked(image: Any) -> ProcessedImage:

@@ -12,10 +12,15 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
+from tokenmill.backends.media.choice import make_image_reader
 from tokenmill.backends.media.messages import ProcessorStart
 from tokenmill.backends.media.reader import ImageReader
 from tokenmill.backends.text.load import load_tokenizer
 from tokenmill.backends.text.tokenizer import HFTokenizer
+from tokenmill.core.config import EngineConfig
+from tokenmill.core.host.choice import choose_slot
+from tokenmill.core.host.plugin_set import enabled_plugins
+from tokenmill.core.interfaces import MediaInfo
 
 from .image_files import saved
 
@@ -49,6 +54,7 @@ def tokenizer_in(folder: Path) -> HFTokenizer:
 
 def start_of(factory: str, config: Mapping[str, Any] | None = None) -> ProcessorStart:
     return ProcessorStart(
+        plugin="a plugin",
         factory=factory,
         options={},
         options_type=None,
@@ -68,6 +74,34 @@ def hostile_reader(folder: Path, cache_bytes: int = 1 << 20) -> ImageReader:
 def reader_of(start: ProcessorStart, folder: Path, cache_bytes: int = 1 << 20) -> ImageReader:
     tokenizer = tokenizer_in(folder)
     return ImageReader(start, tokenizer, placeholder_token_id=PLACEHOLDER, cache_bytes=cache_bytes)
+
+
+def reader_for(
+    folder: Path,
+    config: dict[str, Any],
+    *,
+    kwargs: dict[str, Any] | None = None,
+    **options: Any,
+) -> ImageReader:
+    """The reader with the chosen media processor. `options` are those of EngineConfig."""
+    engine_config = EngineConfig.from_options(**options)
+    plugins = enabled_plugins(engine_config)
+    media = MediaInfo(
+        processor="",
+        config=config,
+        placeholder_token_id=PLACEHOLDER,
+        bytes_per_token=1,
+        cache_bytes=1,
+    )
+    return make_image_reader(
+        plugins.registry,
+        choose_slot("media_processor", engine_config, plugins),
+        media,
+        tokenizer_in(folder),
+        kwargs=kwargs or {},
+        max_pixels=MAX_PIXELS,
+        cache_bytes=1 << 20,
+    )
 
 
 def image_of(width: int, height: int = 2) -> bytes:

@@ -22,6 +22,7 @@ from .image_files import CONFIG, files, saved
 from .readers import read, reader_of
 
 START = ProcessorStart(
+    plugin="a plugin",
     factory="tokenmill.backends.media.idefics3.plugin:make_idefics3",
     options={},
     options_type=None,

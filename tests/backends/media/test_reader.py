@@ -210,6 +210,26 @@ def test_the_work_for_a_caller_that_leaves_early_is_not_done(reader: ImageReader
     assert reader.find(reader._digest(unwanted, "")) is None
 
 
+def test_a_file_that_is_too_large_is_refused(
+    reader: ImageReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "MAX_FILE_BYTES", 1 << 20)
+    [refusal] = read(reader, bytes(1 + (1 << 20)))
+    assert isinstance(refusal, InvalidRequestError)
+    assert "over 1 MiB" in str(refusal)
+
+
+def test_large_files_and_odd_salts_are_read(reader: ImageReader) -> None:
+    large = image_of(16, 1) + bytes(1 << 20)
+    [found] = read(reader, large, salt="\ud800")
+    assert isinstance(found, ReadImage)
+
+
+def test_the_process_of_images_is_the_first_to_die_without_memory(reader: ImageReader) -> None:
+    read(reader, image_of(17, 1))
+    assert Path(f"/proc/{pid_of(reader)}/oom_score_adj").read_text().strip() == "1000"
+
+
 def test_after_close_no_process_is_left(tmp_path: Path) -> None:
     reader = hostile_reader(tmp_path)
     read(reader, image_of(1))
