@@ -329,6 +329,12 @@ class EngineConfig:
     language_model_only: bool = setting(
         False, "do not load the encoder of images: the model reads only text"
     )
+    mmproj: str | None = setting(
+        None,
+        "GGUF file with the vision part of a GGUF model; default: the one file mmproj*.gguf beside "
+        "it",
+        metavar="FILE",
+    )
     mm_processor_kwargs: str | Mapping[str, object] | None = setting(
         None,
         "settings that replace those of the model's image processor, as JSON; example: "

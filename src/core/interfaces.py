@@ -110,7 +110,10 @@ class TakesMedia(Protocol):
 
     def take_media(self, items: Sequence[MediaItem]) -> None:
         """Keep the pixels of these items until a plan releases them. The engine's thread calls it
-        before it launches a plan that starts their request; known items are ignored."""
+        before it launches a plan that needs them.
+
+        An open plan may be yet to release the same item: it then releases what was taken before.
+        """
         ...
 
 

@@ -9,6 +9,7 @@ from ..core.engine.committing import RequestUpdate
 from ..core.engine.engine_core import EngineCore
 from ..core.engine.request import Request
 from ..core.interfaces import Executor, Pending
+from ..core.members import TAKE_MEDIA
 from ..core.outputs import FinishReason
 from ..core.plan import StepPlan, StepResult, check_result
 from .simulated.executor import SimulatedExecutor
@@ -41,6 +42,8 @@ class EngineDriver:
     def queue(self, requests: Sequence[Request]) -> None:
         """Queue a request and its siblings. Raises what the engine raises."""
         self.core.add(requests, self.now)
+        if self.core.media is not None:
+            TAKE_MEDIA.of(self.executor)(self.core.media.take_new())
         for request in requests:
             self.requests[request.engine_id] = request
             self.tokens[request.engine_id] = []

@@ -14,8 +14,8 @@ import pytest
 
 from tokenmill.testing.quiet_logs import quiet_logs
 
-from .planted_bugs import BUGS
-from .planting import NUM_SEEDS, Planter, find_first
+from .planted_media_bugs import ALL_BUGS as BUGS
+from .planting import Planter, find_first
 
 FILE = Path(__file__).with_name("first_seeds.json")
 
@@ -31,7 +31,7 @@ def main() -> None:
     for name, bug in BUGS.items():
         with pytest.MonkeyPatch.context() as patch, quiet_logs():
             bug.plant(Planter(patch))
-            found[name] = find_first(bug, range(NUM_SEEDS))
+            found[name] = find_first(bug, bug.seeds)
         print(f"{name}: {found[name]}", flush=True)
     FILE.write_text(json.dumps(found, indent=2) + "\n")
 

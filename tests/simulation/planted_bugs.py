@@ -80,15 +80,17 @@ def one_block_is_never_dropped(patch: Planter) -> None:
 
 @bug(OVERWRITTEN, TWICE, WRONG_PARENT)
 def the_hash_forgets_its_parent(patch: Planter) -> None:
-    def forgetful(parent: bytes, token_ids: Sequence[int]) -> bytes:
-        return hash_block(b"", token_ids)
+    def forgetful(parent: bytes, token_ids: Sequence[int], media: bytes = b"") -> bytes:
+        return hash_block(b"", token_ids, media)
 
     patch.setattr(pool, "hash_block", forgetful)
 
 
 @bug(WRONG, OVERWRITTEN, WRONG_PARENT)
 def the_hash_forgets_the_tokens_and_nobody_compares(patch: Planter) -> None:
-    patch.setattr(pool, "hash_block", lambda parent, ids: hash_block(parent, ids[:1]))
+    patch.setattr(
+        pool, "hash_block", lambda parent, ids, media=b"": hash_block(parent, ids[:1], media)
+    )
     key = pool._key
     patch.setattr(BlockPool, "find", lambda self, h, ids, g: self._by_hash.get(key(h, g)))
 

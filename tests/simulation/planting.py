@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tokenmill.testing.simulation import Life, LifeSettings
+from tokenmill.testing.simulation.settings import MEDIA_SEEDS
 
 NUM_SEEDS = 300
 
@@ -23,6 +24,13 @@ class Bug:
     """Parts of failures ("Type: message") that show it. Any other failure is not a discovery."""
     settings: LifeSettings | None = None
     """The settings of the lives that show the bug; None: each seed draws its own."""
+    needs_images: bool = False
+
+    @property
+    def seeds(self) -> range:
+        """The seeds among which one finds it."""
+        first = MEDIA_SEEDS if self.needs_images else 0
+        return range(first, first + NUM_SEEDS)
 
 
 class Planter:

@@ -8,6 +8,7 @@ import pytest
 
 from tokenmill.core.contract.explanation import Limit
 from tokenmill.core.contract.policy import RequestView
+from tokenmill.core.engine.media import MediaStep
 from tokenmill.core.engine.planning import OpenPlan
 from tokenmill.core.engine.request import Request, RequestStatus
 from tokenmill.core.engine.step import Step
@@ -109,7 +110,8 @@ class Witness:
             return None
         if request.engine_id in step.grants or request.engine_id in step.preempted:
             return None
-        limits, spent = step._limits, sum(g.num_tokens for g in step.grants.values())
+        limits = step._limits
+        spent = sum(g.num_tokens + g.encoding_cost for g in step.grants.values())
         left = limits.max_num_batched_tokens - spent
         if left <= 0:
             return Limit.BUDGET
@@ -130,7 +132,27 @@ class Witness:
             return Limit.PLUGIN
         threshold = limits.long_prefill_token_threshold if len(step._members) > 1 else 0
         count = int(min(uncomputed, left, allowed, max_tokens or left, threshold or left))
+        if step.media is not None and request.media:
+            if self._lacks_its_image(step.media, request, start, left):
+                return Limit.MEDIA
+            count = step.media.reach(request, start, count, left)
         return self._room_limit(step, request, hit, start, count)
+
+    def _lacks_its_image(self, media: MediaStep, request: Request, start: int, budget: int) -> bool:
+        """Whether the first token belongs to an image that cannot be encoded or used now."""
+        held = [item.start for item in request.held_items]
+        needed = [i for i in request.media if i.start <= start < i.end and i.start not in held]
+        if not needed or needed[0].digest in media.encoded:
+            return False
+        [item], pool = needed, media._pool
+        if item.digest in pool._sizes and item.digest not in media.evicted:
+            shares = any(one.digest == item.digest for one in request.held_items)
+            return item.digest in pool._fresh and not shares
+        kept = {d for d in pool._sizes if d in pool._holders or d in media._takers}
+        used = sum(pool._sizes[digest] for digest in kept) + sum(media.encoded.values())
+        if pool.size_of(item) > pool.cache_bytes - used:
+            return True
+        return bool(media.encoded) and item.cost >= budget
 
     def _start_limit(self, step: Step, request: Request) -> Limit | None:
         if step.preempted:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tokenmill.core.contract.explanation import Limit
 from tokenmill.core.engine.request import Request
 from tokenmill.core.engine.step import Step
 from tokenmill.testing.simulation import run_seeds
+from tokenmill.testing.simulation.settings import MEDIA_SEEDS
 
 from .reasons import Witness
 
 OUTSIDE = {Limit.GRAMMAR, Limit.RESTART, Limit.OPEN_STEP, Limit.SCORED}
 """Limits that no simulated step decides."""
-FEW = (*range(12), 41)
+FEW = (*range(12), 41, *range(MEDIA_SEEDS, MEDIA_SEEDS + 4))
 """Seeds in which all other limits occur."""
+MANY = (*range(300), *range(MEDIA_SEEDS, MEDIA_SEEDS + 100))
 CHECK = (pytest.mark.check, pytest.mark.depends_on("src/core", "src/plugins", "pyproject.toml"))
 
 
@@ -25,8 +29,8 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> Witness:
     return found
 
 
-@pytest.mark.parametrize("seeds", [FEW, pytest.param(range(300), marks=CHECK)], ids=["few", "300"])
-def test_every_reason_is_what_stopped_the_request(witness: Witness, seeds: range) -> None:
+@pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=CHECK)], ids=["few", "400"])
+def test_every_reason_is_what_stopped_the_request(witness: Witness, seeds: Sequence[int]) -> None:
     run_seeds(seeds)
     seen = {limit for limit, count in witness.num_seen.items() if count}
     assert seen == set(Limit) - OUTSIDE
@@ -39,6 +43,7 @@ DECIDED = (
     Limit.WATERMARK,
     Limit.STAGE,
     Limit.PLUGIN,
+    Limit.MEDIA,
     Limit.SENIOR,
     Limit.SWAPPING,
 )

@@ -9,6 +9,7 @@ import pytest
 
 from tokenmill.core.engine.engine_core import EngineCore
 from tokenmill.testing.simulation import Life, LifeSettings, Outcome, run_seeds
+from tokenmill.testing.simulation.settings import MEDIA_SEEDS
 
 CHECK = (pytest.mark.check, pytest.mark.depends_on("src/core", "src/plugins", "pyproject.toml"))
 
@@ -23,6 +24,13 @@ def test_two_hundred_seeds_run_clean_and_much_happens_in_each_fifty(first: int) 
     assert total.num_plugin_failures > 100 and total.num_failed_steps > 40
     assert total.num_draft_tokens > total.num_accepted_tokens > 500
     assert total.num_lost_results > 3 and total.num_overtakings > 150
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(300, marks=CHECK)])
+def test_seeds_whose_prompts_have_images_run_clean(count: int) -> None:
+    total = run_seeds(range(MEDIA_SEEDS, MEDIA_SEEDS + count))
+    assert total.num_item_queries > 15 * count > total.num_item_queries - total.num_item_hits
+    assert total.num_preemptions > 3 * count and total.num_failed_steps > count // 2
 
 
 @pytest.mark.parametrize("num_stages", [pytest.param(number, marks=CHECK) for number in (2, 3, 4)])
@@ -62,6 +70,7 @@ def _fail(core: EngineCore) -> None:
 @pytest.mark.timeout(7200)
 def test_ten_thousand_seeds_run_clean() -> None:
     run_seeds(range(10_000))
+    run_seeds(range(MEDIA_SEEDS, MEDIA_SEEDS + 1_000))
 
 
 @pytest.mark.soak

@@ -32,9 +32,13 @@ class ImageModel:
         """Keep pixels; see TakesMedia."""
         self._items.take(items)
 
-    def follow(self, work: MediaWork) -> None:
-        """Do what a plan says about the encoder cache."""
-        self._items.follow(work)
+    def forget(self, work: MediaWork) -> None:
+        """Forget what a plan evicts and releases."""
+        self._items.forget(work)
+
+    def encode(self, work: MediaWork) -> None:
+        """Encode what a plan says."""
+        self._items.encode(work)
 
     def rows(
         self, batch: InputBatch, grants: Sequence[Grant], states: Sequence[RequestState]

@@ -139,7 +139,7 @@ class ModelRunner:
         for copies in plan.copies:
             copy_blocks(self._kv_cache, self._attention, copies)
         if plan.media is not None and self._images is not None:
-            self._images.follow(plan.media)
+            self._images.encode(plan.media)
         if not rows:
             return _make_result(plan, {}, {})
         grants = [plan.grants[row] for row in rows]
@@ -207,6 +207,8 @@ class ModelRunner:
         if self._proposer is not None:
             self._proposer.follow(plan)
         self._requests.forget(plan)
+        if plan.media is not None and self._images is not None:
+            self._images.forget(plan.media)
 
     def _sample(
         self, logits_rv: torch.Tensor, batch: InputBatch, states: Sequence[RequestState]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from threading import Lock
 
 import torch
 
@@ -19,23 +21,39 @@ class EncodedItems:
 
     def __init__(self, tower: VisionTower) -> None:
         self._tower = tower
-        self._pixels: dict[bytes, MediaItem] = {}
+        self._pixels: dict[bytes, deque[MediaItem]] = {}
+        """By digest, what was taken and not released."""
+        self._lock = Lock()
         self._rows: dict[bytes, torch.Tensor] = {}
         """[rows, hidden size of the text model], by digest."""
 
     def take(self, items: Sequence[MediaItem]) -> None:
         """Keep pixels; see TakesMedia."""
-        for item in items:
-            self._pixels.setdefault(item.digest, item)
+        with self._lock:
+            for item in items:
+                self._pixels.setdefault(item.digest, deque()).append(item)
 
-    def follow(self, work: MediaWork) -> None:
-        """Do what a plan says. An item that cannot be encoded raises."""
+    def forget(self, work: MediaWork) -> None:
+        """Forget what a plan evicts and releases."""
         for digest in work.evict:
             self._rows.pop(digest, None)
-        for digest in work.release:
+        with self._lock:
+            for digest in work.release:
+                self._release(digest)
+
+    def _release(self, digest: bytes) -> None:
+        taken = self._pixels.get(digest, deque())  # empty if they could not be taken
+        if taken:
+            taken.popleft()
+        if not taken:
             self._pixels.pop(digest, None)
-        for digest in work.encode:
-            self._rows[digest] = self._encode(self._pixels[digest])
+
+    def encode(self, work: MediaWork) -> None:
+        """Encode what a plan says, after `forget`. Raises what the encoder raises."""
+        with self._lock:
+            items = [self._pixels[digest][-1] for digest in work.encode]
+        for item in items:
+            self._rows[item.digest] = self._encode(item)
 
     def _encode(self, item: MediaItem) -> torch.Tensor:
         pixels = torch.frombuffer(bytearray(item.pixels), dtype=torch.uint8).view(item.shape)

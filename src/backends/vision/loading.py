@@ -11,8 +11,8 @@ import torch
 
 from ...core.errors import ConfigError
 from ..linear.base import LinearBackend, Projection
-from ..weights.files.safetensors_files import SafetensorsFiles
 from .config import TowerConfig
+from .source import TowerFiles
 from .tower import LayerNorm, TowerLayer, VisionTower
 
 _PARTS = ("vision_model.", "connector.")
@@ -26,7 +26,7 @@ def tower_tensor(name: str) -> str | None:
 
 
 def load_tower(
-    files: SafetensorsFiles,
+    files: TowerFiles,
     config: TowerConfig,
     *,
     dtype: torch.dtype,
@@ -77,7 +77,7 @@ class _Reader:
 
     def __init__(
         self,
-        files: SafetensorsFiles,
+        files: TowerFiles,
         dtype: torch.dtype,
         device: torch.device,
         linear: LinearBackend,

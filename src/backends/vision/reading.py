@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from ...core.config import EngineConfig
+from ...core.errors import ConfigError
 from ...core.interfaces import MediaInfo
 from ...core.log import get_logger
 from ..linear.base import LinearBackend
@@ -14,10 +18,13 @@ from ..media.idefics3.processor import Idefics3Processor
 from ..weights.checkpoint import Checkpoint
 from ..weights.checkpoint_decorator import as_stored
 from ..weights.files.safetensors_files import SafetensorsFiles
+from ..weights.gguf.checkpoint import GGUFCheckpoint
 from ..weights.huggingface.checkpoint import SafetensorsCheckpoint
 from ..weights.huggingface.multimodal import is_multimodal
 from .config import TowerConfig, image_fields, is_known, read_tower_config
 from .loading import load_tower, tower_tensor
+from .mmproj import find_mmproj, read_mmproj
+from .source import NoVision, VisionSource
 from .tower import VisionTower
 
 log = get_logger("model")
@@ -43,35 +50,65 @@ def load_vision(
 
     Raises ConfigError for a damaged tower, or one that cannot be computed.
     """
-    stored = as_stored(checkpoint)
+    try:
+        source = _find_source(as_stored(checkpoint), config)
+    except NoVision as reason:
+        log.info("only_text_model_used", path=str(checkpoint.path), reason=str(reason))
+        return None
+    if source is None:
+        return None
+    sizes = read_tower_config(source.fields, source.source)
+    tower = load_tower(source.files, sizes, dtype=dtype, device=device, linear=linear)
+    source.files.release()
+    log.info("vision_tower_loaded", weights_mib=tower.num_bytes >> 20)
+    return Vision(tower=tower, info=_describe(source.fields, sizes, config, dtype))
+
+
+def _find_source(stored: Checkpoint, config: EngineConfig) -> VisionSource | None:
+    """The files of the vision part; None: the model has none.
+
+    Raises NoVision if they are not used.
+    """
+    if isinstance(stored, GGUFCheckpoint):
+        path = find_mmproj(stored.path, config.mmproj)
+        if path is None:
+            return None
+        _check_settings(config)
+        return _read_mmproj(path, stored, config)
+    if config.mmproj is not None:
+        raise ConfigError("--mmproj is for GGUF models: a directory has its vision part itself")
     if not isinstance(stored, SafetensorsCheckpoint) or not is_multimodal(stored.fields):
         return None
-    if (reason := _reason_against(stored, config)) is not None:
-        log.info("only_text_model_used", path=str(stored.path), reason=reason)
-        return None
-    fields = image_fields(stored.path, stored.fields)
-    sizes = read_tower_config(fields, str(stored.path / "config.json"))
-    files = SafetensorsFiles(stored.path, tower_tensor)
-    tower = load_tower(files, sizes, dtype=dtype, device=device, linear=linear)
-    files.release()
-    log.info("vision_tower_loaded", weights_mib=tower.num_bytes >> 20)
-    return Vision(tower=tower, info=_describe(fields, sizes, config, dtype))
-
-
-def _reason_against(stored: SafetensorsCheckpoint, config: EngineConfig) -> str | None:
-    if not config.image_limit.count:
-        return "--language-model-only, or --limit-mm-per-prompt allows no images"
+    _check_settings(config)
     if not is_known(stored.fields):
-        return "images of this architecture are not supported"
+        raise NoVision("images of this architecture are not supported")
     if stored.is_made:
-        return "--load-format dummy makes no vision tower"
+        raise NoVision("--load-format dummy makes no vision tower")
+    return VisionSource(
+        fields=image_fields(stored.path, stored.fields),
+        files=SafetensorsFiles(stored.path, tower_tensor),
+        source=str(stored.path / "config.json"),
+    )
+
+
+def _read_mmproj(path: Path, stored: GGUFCheckpoint, config: EngineConfig) -> VisionSource:
+    try:
+        return read_mmproj(path, stored)
+    except NoVision as reason:
+        if config.mmproj is None:
+            raise
+        raise ConfigError(f"--mmproj: {reason}") from reason
+
+
+def _check_settings(config: EngineConfig) -> None:
+    if not config.image_limit.count:
+        raise NoVision("--language-model-only, or --limit-mm-per-prompt allows no images")
     if config.num_ranks > 1:
-        return "images need a model that is computed by one process"
-    return None
+        raise NoVision("images need a model that is computed by one process")
 
 
 def _describe(
-    fields: dict[str, object], sizes: TowerConfig, config: EngineConfig, dtype: torch.dtype
+    fields: Mapping[str, Any], sizes: TowerConfig, config: EngineConfig, dtype: torch.dtype
 ) -> MediaInfo:
     kwargs = config.mm_processor_kwargs or {}
     assert not isinstance(kwargs, str), "EngineConfig has read it"

@@ -81,9 +81,7 @@ class VisionTower:
         hidden_pe = hidden_pe + self._positions(pixels_yxc)
         for layer in self.layers:
             hidden_pe = hidden_pe + self._attend(layer, layer.attention_norm(hidden_pe))
-            inner = ACTIVATIONS[self.config.activation](
-                layer.up(layer.feed_forward_norm(hidden_pe))
-            )
+            inner = activate(layer.up(layer.feed_forward_norm(hidden_pe)))
             hidden_pe = hidden_pe + layer.down(inner)
         return self.connector(self._squares(self.norm(hidden_pe)))
 

@@ -87,8 +87,8 @@ class StoredBlock:
     """A full KV block that the prefix cache got."""
 
     block_hash: bytes
-    """SHA-256 over the parent's hash and the token ids. The first parent is the model's name and
-    the salt."""
+    """SHA-256 over the parent's hash, the token ids and `media`. The first parent is the model's
+    name and the salt."""
     parent_hash: bytes | None
     """Hash of the block before it; None: it is the first block of its prompt."""
     token_ids: tuple[int, ...]
@@ -97,6 +97,8 @@ class StoredBlock:
     """The group of layers whose KV it holds: an index of `ModelInfo.kv_windows`."""
     cache_salt: str | None = None
     """Only requests with the same salt find the block. It may be a secret: do not log it."""
+    media: bytes = b""
+    """The digests of the images in it, each with its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

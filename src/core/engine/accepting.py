@@ -72,6 +72,8 @@ def publish(pool: BlockPool, request: Request) -> None:
                 group,
                 parent_hash=hashes[i - 1] if i else None,
                 cache_salt=request.options.cache_salt,
+                media=request.media,
+                start=i * size,
             )
     request.num_published_blocks = num_full
 

@@ -39,6 +39,8 @@ class MediaPool:
         if its step raises, the steps after it must be able to go on."""
         self._live: dict[bytes, int] = {}
         """The number of live requests with an item."""
+        self._new: list[MediaItem] = []
+        """Items that became live since `take_new`."""
         self._pixel_bytes = 0
         self._evict: dict[bytes, None] = {}
         self._release: dict[bytes, None] = {}
@@ -64,10 +66,20 @@ class MediaPool:
         if self._live and self._pixel_bytes + new > MAX_PIXEL_BYTES:
             raise OverloadedError("too many images are waiting; try again later")
         self._pixel_bytes += new
+        for digest, item in items.items():
+            if digest not in self._live and digest not in self._release:
+                self._new.append(item)
+            self._release.pop(digest, None)
         for request in requests:
             for digest in request.media_digests:
                 self._live[digest] = self._live.get(digest, 0) + 1
-                self._release.pop(digest, None)
+
+    def take_new(self) -> Sequence[MediaItem]:
+        """The items whose pixels the executor must get before the next plan. It has those of all
+        other live requests. It may also have older ones of these items, if an open plan is yet to
+        release them."""
+        new, self._new = self._new, []
+        return new
 
     def end(self, request: Request) -> None:
         """Let go what an ended request held, and release the pixels that only it needed."""

@@ -15,11 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ...core.interfaces import Computation, ModelInfo
-from ...core.plan import BlockCopies, CopyDirection, Grant, StepPlan, StepResult
+from ...core.interfaces import Computation, MediaInfo, ModelInfo
+from ...core.plan import BlockCopies, CopyDirection, Grant, RequestStart, StepPlan, StepResult
+from ...core.requests.media import MediaItem
 from ...core.requests.read_only_collections import ReadOnlyList
 from .asking import Propose, SimulatedAsking
 from .drafting import DraftingSettings, SimulatedDrafting
+from .pictures import BYTES_PER_TOKEN, PLACEHOLDER, SimulatedEncoder
 
 Slot = tuple[int, int, int]
 """(token, position, group)."""
@@ -62,6 +64,16 @@ def expected_tokens(
     return history[len(prompt) :]
 
 
+def _media_info(cache_bytes: int) -> MediaInfo:
+    return MediaInfo(
+        processor="simulated",
+        config={},
+        placeholder_token_id=PLACEHOLDER,
+        bytes_per_token=BYTES_PER_TOKEN,
+        cache_bytes=cache_bytes,
+    )
+
+
 @dataclass(slots=True)
 class _Row:
     token_ids: ReadOnlyList[int]
@@ -75,6 +87,8 @@ class _Row:
     """Between steps the proposed drafts; within a step those that it verifies."""
     is_pooled: bool = False
     """Whether its hidden states are pooled."""
+    start: RequestStart | None = None
+    """Set if it has images."""
 
 
 class SimulatedExecutor:
@@ -91,9 +105,11 @@ class SimulatedExecutor:
         kv_windows: Windows = (None,),
         drafting: DraftingSettings | None = None,
         propose: Propose | None = None,
+        media_bytes: int = 0,
     ) -> None:
         """Drafts come from a simulated speculator with the settings `drafting`, or from a real
-        speculator's `propose`. If both are None, there are no drafts."""
+        speculator's `propose`. If both are None, there are no drafts. `media_bytes`: size of the
+        encoder cache; 0: the model reads no images."""
         self.info = ModelInfo(
             name="simulated",
             architecture="Simulated",
@@ -108,7 +124,9 @@ class SimulatedExecutor:
             num_blocks=num_blocks,
             kv_windows=tuple(kv_windows),
             kv_bytes_per_block=block_size * 16,
+            media=_media_info(media_bytes) if media_bytes else None,
         )
+        self._encoder = SimulatedEncoder(media_bytes)
         self._slots: list[Slot] = [EMPTY] * (num_blocks * block_size)
         self._host_slots: list[Slot] = [EMPTY] * (num_host_blocks * block_size)
         self._rows: dict[str, _Row] = {}
@@ -122,6 +140,10 @@ class SimulatedExecutor:
         """The step's computation, in this process."""
         return Computation(self.run, plan)
 
+    def take_media(self, items: Sequence[MediaItem]) -> None:
+        """See TakesMedia."""
+        self._encoder.take(items)
+
     def health(self) -> str | None:
         """None: nothing can be lost."""
         return None
@@ -134,6 +156,8 @@ class SimulatedExecutor:
             self._asking.follow(plan)
         for copies in plan.copies:
             self._copy(copies)
+        if plan.media is not None:
+            self._encoder.follow(plan.media)
         for grant in plan.grants:  # all of a step's KV is written before any of it is read
             self._write(grant)
         if any(window is not None for window in self.info.kv_windows):
@@ -163,6 +187,8 @@ class SimulatedExecutor:
         self._begin(plan)
         for copies in plan.copies:
             self._spoil(copies)
+        if plan.media is not None:
+            self._encoder.follow(plan.media, fails=True)
         for grant in plan.grants:
             row = self._rows.pop(grant.engine_id, None)
             if row is not None:
@@ -180,12 +206,14 @@ class SimulatedExecutor:
         begin = {grant.engine_id: grant.start for grant in plan.grants}
         for start in plan.starts:
             # Tokens before the grant are in its blocks already (prefix cache): only read them.
+            known = self._encoder.known(start) if start.media else start.token_ids
             row = _Row(
-                ReadOnlyList(start.token_ids),
+                ReadOnlyList(known),
                 start.seed,
                 begin[start.engine_id],
                 block_tables=[[] for _ in self.info.kv_windows],
                 is_pooled=start.sampling_params.pooling is not None,
+                start=start if start.media else None,
             )
             self._rows[start.engine_id] = row
 
@@ -223,6 +251,9 @@ class SimulatedExecutor:
         )
         tokens = [*row.token_ids, *row.drafts]
         assert end <= len(tokens), "more tokens are granted than are known"
+        if row.start is not None:
+            for position, value in self._encoder.rows(row.start, grant.start, end).items():
+                tokens[position] = value
         for group in range(len(row.block_tables)):
             for position in range(grant.start, end):
                 slot = self._slot(row, group, position)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from ...core.interfaces import ModelInfo
 from ...core.plan import Grant, StepPlan, StepResult
+from ...core.requests.media import MediaItem
 from .executor import SimulatedExecutor
 
 DELAYS = (0, 0, 0, 1, 3)
@@ -104,6 +105,11 @@ class SimulatedPipeline:
         journey = Journey(plan)
         self._journeys.append(journey)
         return journey
+
+    def take_media(self, items: Sequence[MediaItem]) -> None:
+        """Give the pixels to every stage."""
+        for stage in self._stages:
+            stage.take_media(items)
 
     def advance(self) -> None:
         """Let a turn pass: each stage may compute its next plan, and outcomes may arrive."""

@@ -16,15 +16,18 @@ from dataclasses import replace
 from ...core.config import EngineConfig
 from ...core.engine.blocks.pool import hash_block, hash_root
 from ...core.engine.engine_core import EngineCore
+from ...core.engine.media import MediaPool
 from ...core.engine.request import PromptGroup, Request
 from ...core.errors import RequestFailedError
 from ...core.host.plugin_host import PluginHost
 from ...core.outputs import FinishReason
 from ...core.plan import Grant, RequestFailure, StepPlan, StepResult
+from ...core.requests.media import MediaItem
 from ...core.requests.request_options import RequestOptions
 from ...core.requests.sampling_params import SamplingParams
 from ..engine_driver import EngineDriver
 from ..simulated.executor import SimulatedExecutor, expected_tokens
+from ..simulated.pictures import BYTES_PER_TOKEN, PLACEHOLDER, with_rows
 from ..simulated.pipeline import Fate, Journey, SimulatedPipeline
 from .settings import LifeSettings, Outcome
 from .wild_plugin import BadObserver, CacheObserver, Chance, WildPlugin
@@ -52,7 +55,8 @@ class Life:
         *,
         trace: Callable[[str], None] | None = None,
     ) -> None:
-        self.settings = settings or LifeSettings.draw(random.Random(seed))
+        self.settings = settings or LifeSettings.of_seed(seed)
+        self._pictures = random.Random(f"images {seed}")
         self._rng = random.Random(f"life {seed}")
         self._trace = trace
         self._chance = Chance(random.Random(f"plugins {seed}"), self.settings.fault_rate)
@@ -74,6 +78,7 @@ class Life:
         self._went_back = False
         """Whether the clock has jumped back. Then latencies do not add up."""
         self._stems = [self._random_tokens(self._rng.randint(1, 40)) for _ in range(3)]
+        self._places = [self._draw_places(stem) for stem in self._stems]
         self._requests = self._driver.requests
         self._tokens = self._driver.tokens
         self._reasons = self._driver.reasons
@@ -111,6 +116,7 @@ class Life:
             vocab_size=VOCAB,
             kv_windows=self.settings.kv_windows,
             drafting=self.settings.drafting,
+            media_bytes=self.settings.media_bytes,
         )
 
     def _make_core(self) -> EngineCore:
@@ -135,6 +141,9 @@ class Life:
             num_stages=settings.num_stages,
             speculation=None if settings.drafting is None else settings.drafting.limits,
             step_log_size=STEP_LOG_SIZE,
+            media=(
+                MediaPool(settings.media_bytes, BYTES_PER_TOKEN) if settings.media_bytes else None
+            ),
         )
 
     def _pass_time(self) -> None:
@@ -168,6 +177,7 @@ class Life:
         stem = rng.choice(self._stems)
         prompt = stem[: rng.randint(1, len(stem))] + self._random_tokens(rng.randint(0, 4))
         prompt = prompt[: max(1, longest - 1)]
+        media = self._draw_media(stem, prompt)
         max_tokens = rng.randint(1, min(40, longest - len(prompt) + 1))
         n = rng.choice([1, 1, 1, 1, 3])
         group = PromptGroup() if n > 1 else None
@@ -189,10 +199,42 @@ class Life:
                 cache_root=root,
                 publishes=caches or n > 1,
                 group=group,
-                eos_token_ids=self._draw_stop(prompt, max_tokens, number * 8 + index),
+                eos_token_ids=self._draw_stop(
+                    with_rows(prompt, media), max_tokens, number * 8 + index
+                ),
+                media=media,
             )
             for index in range(n)
         ]
+
+    def _draw_places(self, stem: list[int]) -> list[MediaItem]:
+        """Put pictures into a stem, and placeholders where they stand."""
+        found: list[MediaItem] = []
+        end, rng = 0, self._pictures
+        while self.settings.pictures and end < len(stem) and rng.random() < 0.8:
+            item = rng.choice(self.settings.pictures).at(end + rng.randint(0, 4))
+            end = item.end
+            if end <= len(stem):
+                stem[item.start : end] = [PLACEHOLDER] * item.num_tokens
+                found.append(item)
+        return found
+
+    def _draw_media(self, stem: list[int], prompt: list[int]) -> tuple[MediaItem, ...]:
+        """The pictures that stand whole in a prompt; sometimes another one of the same size. A part
+        of a picture is text."""
+        if not self.settings.pictures:
+            return ()
+        [places] = [
+            found for one, found in zip(self._stems, self._places, strict=True) if one is stem
+        ]
+        whole = [item for item in places if item.end <= len(prompt)]
+        return tuple(self._swapped(item) for item in whole)
+
+    def _swapped(self, item: MediaItem) -> MediaItem:
+        if self._pictures.random() < 0.7:
+            return item
+        same = [one for one in self.settings.pictures if one.num_tokens == item.num_tokens]
+        return self._pictures.choice(same).at(item.start)
 
     def _curse(self, number: int, n: int, num_prompt_tokens: int, max_tokens: int) -> None:
         for index in range(n):
@@ -299,6 +341,12 @@ class Life:
         limits = self.settings.limits
         assert 0 < plan.num_tokens <= limits.max_num_batched_tokens, "the budget was not kept"
         assert len(plan.grants) <= limits.max_num_seqs, "more sequences than allowed"
+        if plan.media is not None and len(plan.media.encode) > 1:
+            costs = {one.digest: one.cost for one in self.settings.pictures}
+            cost = sum(costs[digest] for digest in plan.media.encode)
+            assert plan.num_tokens + cost <= limits.max_num_batched_tokens, (
+                "the budget was not kept"
+            )
         assert len({grant.engine_id for grant in plan.grants}) == len(plan.grants), (
             "a request has two grants in one step"
         )
@@ -317,7 +365,8 @@ class Life:
         assert core.pool.num_held == core.host_pool.num_held == 0, "a block is still held"
         for name, request in self._requests.items():
             got = self._tokens[name]
-            right = self._expected(request.prompt_token_ids, len(got), request.seed)
+            prompt = with_rows(request.prompt_token_ids, request.media)
+            right = self._expected(prompt, len(got), request.seed)
             assert got == right, f"{name} got wrong tokens"
             drafted = request.num_draft_tokens, request.num_accepted_tokens
             assert drafted == self._drafted.get(name, (0, 0)), f"{name}: wrong counts of drafts"
@@ -345,7 +394,8 @@ class Life:
             assert pool.find(one.block_hash, one.token_ids, one.group) is not None
             parent = one.parent_hash
             if parent is not None:
-                assert one.block_hash == hash_block(parent, one.token_ids), "a wrong parent"
+                right = hash_block(parent, one.token_ids, one.media)
+                assert one.block_hash == right, "a wrong parent"
 
     def _check_explanation(self, request: Request) -> None:
         assert self._core.log is not None and request.finished_time is not None
@@ -375,6 +425,8 @@ class Life:
             num_plugin_failures=self._plugin.num_failures,
             num_draft_tokens=sum(r.num_draft_tokens for r in self._requests.values()),
             num_accepted_tokens=sum(r.num_accepted_tokens for r in self._requests.values()),
+            num_item_queries=self._core.media.num_queries if self._core.media else 0,
+            num_item_hits=self._core.media.num_hits if self._core.media else 0,
         )
 
     def _say(self, line: str, *details: object) -> None:

@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from ...core.contract.providers.speculation import SpeculationLimits
 from ...core.engine.step import StepLimits
 from ...core.kv_memory import longest_sequence
+from ...core.requests.media import MediaItem
 from ..simulated.drafting import DraftingSettings
+from ..simulated.pictures import BYTES_PER_TOKEN
 
+MEDIA_SEEDS = 1_000_000
+"""From this seed on, prompts have images."""
 ENOUGH_TOKENS = 1000
 """More tokens than any request of a life has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """An item that prompts of a life may have."""
+
+    digest: bytes
+    num_tokens: int
+    cost: int
+    pixels: bytes
+
+    def at(self, start: int) -> MediaItem:
+        """The item at a place in a prompt."""
+        return MediaItem(
+            digest=self.digest,
+            start=start,
+            num_tokens=self.num_tokens,
+            cost=self.cost,
+            shape=(),
+            pixels=self.pixels,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +63,26 @@ class LifeSettings:
     """See `ModelInfo.kv_windows`."""
     num_stages: int = 1
     """See `ModelInfo.num_stages`."""
+    pictures: tuple[Picture, ...] = ()
+    media_bytes: int = 0
+    """Size of the encoder cache; it holds each picture."""
+
+    @classmethod
+    def of_seed(cls, seed: int) -> Self:
+        """The settings of a seed. Prompts have images from MEDIA_SEEDS on."""
+        found = cls.draw(random.Random(seed))
+        if seed < MEDIA_SEEDS:
+            return found
+        rng = random.Random(f"pictures {seed}")
+        pictures = _draw_pictures(rng)
+        largest = max(one.num_tokens for one in pictures) * BYTES_PER_TOKEN
+        return replace(
+            found, pictures=pictures, media_bytes=int(largest * rng.choice([1, 1.5, 2, 8]))
+        )
 
     @classmethod
     def draw(cls, rng: random.Random) -> Self:
-        """Random settings. Pools are small, so that requests compete for blocks."""
+        """Random settings without images. Pools are small, so that requests compete for blocks."""
         block_size = rng.choice([1, 2, 4, 8])
         return cls(
             scheduler=rng.choice(["chunked", "prefill-first", "wild"]),
@@ -84,6 +125,20 @@ def _draw_windows(rng: random.Random) -> tuple[int | None, ...]:
     return rng.choice(groups)
 
 
+def _draw_pictures(rng: random.Random) -> tuple[Picture, ...]:
+    """A few pictures, of which some are equally large."""
+    sizes = [rng.randint(1, 6) for _ in range(rng.randint(1, 3))]
+    return tuple(
+        Picture(
+            digest=number.to_bytes(32, "big"),
+            num_tokens=rng.choice(sizes),
+            cost=rng.choice([1, 3, 10, 100]),
+            pixels=number.to_bytes(4, "big"),
+        )
+        for number in range(rng.randint(2, 6))
+    )
+
+
 def _draw_drafting(rng: random.Random) -> DraftingSettings | None:
     num_tokens = rng.choice([0, 0, 1, 2, 3, 4, 5, 6, 7, 8])
     if not num_tokens:
@@ -124,6 +179,9 @@ class Outcome:
     num_draft_tokens: int = 0
     """Verified draft tokens, of all requests."""
     num_accepted_tokens: int = 0
+    num_item_queries: int = 0
+    num_item_hits: int = 0
+    """Items that grants needed, and those of them that were encoded already."""
 
     def add(self, other: Outcome) -> None:
         """Add the counts of another outcome."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from gguf import GGMLQuantizationType
 
@@ -21,6 +20,7 @@ from .file import GGUFFile, GGUFTensor
 from .names import CONFIGURING, GGUFNames
 from .parts import part_stem, read_gguf_model
 from .stop_tokens import stop_token_ids
+from .tensors import GGUFTensors
 
 _MAX_FREQUENCIES = 4096
 """The number for heads of 8192 elements, which is larger than any model has."""
@@ -50,7 +50,7 @@ class GGUFCheckpoint:
         """
         self._file = file or read_gguf_model(path)
         self.path = self._file.path
-        self._mapped: dict[Path, torch.Tensor] = {}
+        self._read = GGUFTensors()
         self._names = GGUFNames(find_row(self._file.metadata, str(path))[0])
         self._tensors = {
             self._names.to_hf(name): tensor
@@ -62,6 +62,11 @@ class GGUFCheckpoint:
             raise ConfigError(f"{self.path} has a tensor twice, under two names")
         self.config = self._read_config()
         self.sampling_defaults = self._read_sampling_defaults()
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the file."""
+        return self._file.metadata
 
     @property
     def name(self) -> str:
@@ -104,7 +109,7 @@ class GGUFCheckpoint:
 
     def tensor(self, name: str) -> torch.Tensor:
         """Read a tensor in float32. Raises ConfigError if it is missing or of unsupported type."""
-        tensor = self._dequantize(name, self._find(name))
+        tensor = self._read.dequantized(name, self._find(name))
         tensor = self._names.in_order(name, tensor, self.config)
         return self._names.without_offset(name, tensor)
 
@@ -114,41 +119,18 @@ class GGUFCheckpoint:
         if tensor is None or len(tensor.shape) not in (2, 3) or tensor.kind in _DTYPES:
             read = self.tensor(name)
             return read.flatten(0, 1) if read.dim() == 3 else read
-        packed = self._packed(tensor)
+        packed = self._read.packed(tensor)
         blocks = self._names.in_order(name, packed.planes[0], self.config)
         return PackedWeights(packed.format, packed.shape, (blocks,))
 
     def release(self) -> None:
         """See Checkpoint."""
-        self._mapped.clear()
+        self._read.release()
 
     def _find(self, name: str) -> GGUFTensor:
         if name not in self._tensors:
             raise ConfigError(f"{self.path} lacks the tensor {name}")
         return self._tensors[name]
-
-    def _packed(self, tensor: GGUFTensor) -> PackedWeights:
-        """Return a view of a tensor's blocks. Dimensions before the last one count as rows."""
-        shape = math.prod(tensor.shape[:-1]), tensor.shape[-1]
-        blocks = self._bytes_of(tensor.path)[tensor.offset : tensor.offset + tensor.num_bytes]
-        return PackedWeights(GGUFBlocks(tensor.kind), shape, (blocks.view(shape[0], -1),))
-
-    def _bytes_of(self, path: Path) -> torch.Tensor:
-        """Return a file's bytes, mapped when they are first used. Raises ConfigError."""
-        if path not in self._mapped:
-            try:
-                # Mode "c", copy on write, because torch warns of memory that it must not write.
-                mapped = np.memmap(path, dtype=np.uint8, mode="c")
-            except (OSError, ValueError) as error:
-                raise ConfigError(f"{path} cannot be mapped into memory: {error}") from error
-            self._mapped[path] = torch.from_numpy(mapped)
-        return self._mapped[path]
-
-    def _dequantize(self, name: str, tensor: GGUFTensor) -> torch.Tensor:
-        try:
-            return self._packed(tensor).dequantize().view(tensor.shape)
-        except ConfigError as error:
-            raise ConfigError(f"{name} of {self.path}: {error}") from error
 
     def _read_config(self) -> ModelConfig:
         divisors = {
@@ -172,4 +154,4 @@ class GGUFCheckpoint:
         stored = self._file.tensors[name]
         if len(stored.shape) != 1 or stored.shape[0] > _MAX_FREQUENCIES:
             raise ConfigError(f"{name} of {self.path} has shape {list(stored.shape)}")
-        return tuple(self._dequantize(name, stored).tolist())
+        return tuple(self._read.dequantized(name, stored).tolist())

@@ -209,9 +209,12 @@ class BlockPool:
         *,
         parent_hash: bytes | None = None,
         cache_salt: str | None = None,
+        media: Sequence[MediaItem] = (),
+        start: int = 0,
     ) -> None:
         """Add a group's full, computed block to the prefix cache, unless it has an equal block
-        already. `parent_hash` and `cache_salt`: see `StoredBlock`."""
+        already. `parent_hash` and `cache_salt`: see `StoredBlock`. `media`: the images of the
+        prompt, in which the block begins at token `start`."""
         assert self._journal is None, "blocks are published at commit, never inside a step"
         assert self._ref_counts[block] > 0
         key = _key(block_hash, group)
@@ -228,6 +231,7 @@ class BlockPool:
                     token_ids=self._tokens[block],
                     group=group,
                     cache_salt=cache_salt,
+                    media=media_in(media, start, start + self.block_size),
                 )
             )
 

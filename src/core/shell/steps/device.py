@@ -10,7 +10,6 @@ from contextlib import suppress
 
 from ...engine.committing import RequestUpdate
 from ...engine.engine_core import EngineCore
-from ...engine.request import Request
 from ...errors import CONTAINED, DeviceError, RequestFailedError
 from ...interfaces import Executor
 from ...log import get_logger
@@ -146,13 +145,14 @@ class DeviceSteps:
             exc_info=None if is_repeated else error,
         )
 
-    def take_media(self, requests: Sequence[Request]) -> None:
+    def take_media(self) -> None:
         """Give the executor the images of a new request, before a plan starts it.
 
         Raises RequestFailedError if it cannot take them.
         """
+        assert self.core.media is not None
         try:
-            TAKE_MEDIA.of(self._executor)(requests[0].media)
+            TAKE_MEDIA.of(self._executor)(self.core.media.take_new())
         except CONTAINED as error:
             log.error("executor_failed", method="take_media", **self._suspects, exc_info=error)
             raise RequestFailedError("the engine could not take the images") from error

@@ -108,11 +108,11 @@ class StepLoop:
         self._idle.clear()
         self._wake.set()
         if requests[0].media:
-            self._take_media(requests, stream)
+            self._take_media(stream)
 
-    def _take_media(self, requests: Sequence[Request], stream: OutputStream) -> None:
+    def _take_media(self, stream: OutputStream) -> None:
         try:
-            self._steps.take_media(requests)
+            self._steps.take_media()
         except RequestFailedError:
             self.abort_stream(stream)
             raise

@@ -1,0 +1,146 @@
+"""Reads llama.cpp's files with the vision part of a model (`mmproj`), as those of a directory.
+
+Source: `convert_hf_to_gguf.py` of llama.cpp, which writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...core.errors import ConfigError
+from ..weights.config.fields import Fields
+from ..weights.files.model_path import PROJECTOR
+from ..weights.gguf.checkpoint import GGUFCheckpoint
+from ..weights.gguf.file import GGUFFile, read_gguf_file
+from ..weights.gguf.tensors import GGUFTensors
+from ..weights.packed import StoredTensor
+from .source import NoVision, VisionSource
+
+PROJECTOR_TYPE = "idefics3"
+IMAGE_TOKEN = "<image>"
+_ENDS = {
+    "v.patch_embd": "vision_model.embeddings.patch_embedding",
+    "v.position_embd": "vision_model.embeddings.position_embedding",
+    "v.post_ln": "vision_model.post_layernorm",
+    "mm.model.fc": "connector.modality_projection.proj",
+}
+_LAYER = {
+    "ln1": "layer_norm1",
+    "ln2": "layer_norm2",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_out": "self_attn.out_proj",
+    "ffn_up": "mlp.fc1",
+    "ffn_down": "mlp.fc2",
+}
+_BLOCK = re.compile(r"v\.blk\.(\d+)\.(\w+)")
+
+
+def find_mmproj(model: Path, given: str | None) -> Path | None:
+    """The file of a GGUF model's vision part: the given one, or the only one beside the model.
+
+    Raises ConfigError if the given one does not exist.
+    """
+    if given is not None:
+        path = Path(given).expanduser()
+        if not path.is_file():
+            raise ConfigError(f"--mmproj {given}: no such file")
+        return path
+    found = sorted(model.parent.glob(f"{PROJECTOR}*.gguf"))
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise NoVision(f"there are several files for images: give one as --mmproj ({names})")
+    return found[0] if found else None
+
+
+def read_mmproj(path: Path, text: GGUFCheckpoint) -> VisionSource:
+    """Describe the vision part in the words of a directory.
+
+    Raises ConfigError for a damaged file, and NoVision for another kind of model.
+    """
+    file = read_gguf_file(path)
+    clip = Fields(file.metadata, str(path))
+    kind = clip.text("clip.vision.projector_type", clip.text("clip.projector_type", ""))
+    if kind != PROJECTOR_TYPE:
+        raise NoVision(f"{path.name} has a projector of type {kind!r:.40}, not {PROJECTOR_TYPE}")
+    tile = clip.integer("clip.vision.image_size")
+    activation = "gelu_pytorch_tanh" if clip.flag("clip.use_gelu", False) else ""
+    fields = {
+        "model_type": PROJECTOR_TYPE,
+        "image_token_id": _image_token_id(text),
+        "scale_factor": clip.integer("clip.vision.projector.scale_factor"),
+        "text_config": _text_sizes(text),
+        "vision_config": {
+            "hidden_size": clip.integer("clip.vision.embedding_length"),
+            "intermediate_size": clip.integer("clip.vision.feed_forward_length"),
+            "num_hidden_layers": clip.integer("clip.vision.block_count"),
+            "num_attention_heads": clip.integer("clip.vision.attention.head_count"),
+            "layer_norm_eps": clip.number("clip.vision.attention.layer_norm_epsilon"),
+            "image_size": tile,
+            "patch_size": clip.integer("clip.vision.patch_size"),
+            "hidden_act": activation,
+        },
+        "max_image_size": {"longest_edge": tile},
+        "size": {"longest_edge": clip.integer("clip.vision.preproc_image_size", tile)},
+        "image_mean": list(clip.numbers("clip.vision.image_mean")),
+        "image_std": list(clip.numbers("clip.vision.image_std")),
+    }
+    return VisionSource(fields=fields, files=MmprojTensors(file), source=str(path))
+
+
+def _text_sizes(text: GGUFCheckpoint) -> Mapping[str, Any]:
+    """What the cost of an image depends on, besides the tower."""
+    config = text.config
+    return {
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_size,
+        "vocab_size": config.vocab_size,
+    }
+
+
+def _image_token_id(text: GGUFCheckpoint) -> int:
+    tokens = text.metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or IMAGE_TOKEN not in tokens:
+        raise NoVision(f"{text.path.name} has no token {IMAGE_TOKEN}")
+    return tokens.index(IMAGE_TOKEN)
+
+
+class MmprojTensors:
+    """The tensors of an mmproj file, with the names of `tower_tensor`; see TowerFiles."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.path = file.path
+        self._tensors = {_named(name): tensor for name, tensor in file.tensors.items()}
+        self._read = GGUFTensors()
+
+    def stored(self, name: str) -> StoredTensor:
+        """Describe a tensor. Raises ConfigError if it is missing."""
+        if name not in self._tensors:
+            raise ConfigError(f"{self.path} lacks the tensor {name}")
+        tensor = self._tensors[name]
+        return StoredTensor(tensor.shape, torch.float32, tensor.num_bytes)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Read a tensor in float32. Raises ConfigError if it is of an unsupported type."""
+        return self._read.dequantized(name, self._tensors[name])
+
+    def release(self) -> None:
+        """Let go of the mapped file."""
+        self._read.release()
+
+
+def _named(name: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    if (block := _BLOCK.fullmatch(stem)) is not None and block[2] in _LAYER:
+        return f"vision_model.encoder.layers.{block[1]}.{_LAYER[block[2]]}.{kind}"
+    return f"{_ENDS.get(stem, stem)}.{kind}"
