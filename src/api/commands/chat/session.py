@@ -65,7 +65,7 @@ class Session:
         Raises TokenmillError.
         """
         self.unanswered, self.notices = text, []
-        message = {"role": "user", "content": text}
+        message: Message = {"role": "user", "content": text}
         if self.images:
             message = {**message, "images": self.images}
         self.last = stats = Statistics(sent_at=self._clock())
@@ -91,8 +91,7 @@ class Session:
         message = self.turns[begins[-1]]
         del self.turns[begins[-1] :]
         self.images = list(message.get("images", ()))
-        text: str = message["content"]
-        return text
+        return str(message["content"])
 
     def clear(self) -> None:
         """Forget all messages except the system message."""
