@@ -121,8 +121,8 @@ ABSENT = (
         "Only kernels are compiled, once, on their first use",
     ),
     (
-        "images, video and audio: their caches, processors and encoders",
-        "the engine takes text only",
+        "video and audio",
+        "the engine takes texts and [images](serving/images.md)",
     ),
     ("`VLLM_CPU_KVCACHE_SPACE`", "`--kv-cache-memory`"),
     ("`VLLM_CPU_OMP_THREADS_BIND`", "`--cpu-bind`"),

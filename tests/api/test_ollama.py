@@ -176,7 +176,7 @@ def test_errors_have_ollamas_form_also_in_streams(server: Server) -> None:
     assert "format" in chat(http, "Hi", format="xml").json()["error"]
     assert chat(http, "Hi", messages=[{"role": "user", "images": ["x"]}]).status_code == 400
     images = http.post("/api/generate", json={"model": "m", "prompt": "Hi", "images": ["x"]})
-    assert images.json()["error"] == "images is not supported: the model reads only text"
+    assert "reads only text" in images.json()["error"]
     assert isinstance(http.get("/api/chat").json()["error"], str)
     assert chat(http, "Hi", think="often").json()["error"].startswith("think must be none, ")
     body = '{"model": "m", "options": {"seed": 1e400}}'

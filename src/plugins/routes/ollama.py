@@ -135,19 +135,29 @@ async def _version(call: RouteCall, body: None) -> RouteAnswer:
 
 
 async def _chat(call: RouteCall, body: ChatBody) -> RouteAnswer | RouteStream:
-    messages = body.messages or []
-    if any(message.images for message in messages):
-        raise InvalidRequestError("images are not supported: the model reads only text")
-    return await _answer(call, body, list(map(msgspec.structs.asdict, messages)), body.tools or ())
+    messages = list(map(_with_images, body.messages or ()))
+    return await _answer(call, body, messages, body.tools or ())
 
 
 async def _generate(call: RouteCall, body: GenerateBody) -> RouteAnswer | RouteStream:
-    for name in ("suffix", "template", "context", "raw", "images"):
+    for name in ("suffix", "template", "context", "raw"):
         if getattr(body, name):
-            why = ": the model reads only text" if name == "images" else "; see /v1/completions"
-            raise InvalidRequestError(f"{name} is not supported{why}", param=name)
-    given = (("system", body.system), ("user", body.prompt)) if body.prompt else ()
-    return await _answer(call, body, [{"role": r, "content": text} for r, text in given if text])
+            raise InvalidRequestError(f"{name} is not supported; see /v1/completions", param=name)
+    given: list[Message] = []
+    if body.prompt and body.system:
+        given.append(Message(role="system", content=body.system))
+    if body.prompt:
+        given.append(Message(role="user", content=body.prompt, images=body.images))
+    return await _answer(call, body, list(map(_with_images, given)))
+
+
+def _with_images(message: Message) -> Json:
+    """The message in the shape of OpenAI's API. Its images, in base64, stand before its text."""
+    given = msgspec.structs.asdict(message)
+    if images := given.pop("images"):
+        parts = [{"type": "image_url", "image_url": f"data:;base64,{data}"} for data in images]
+        given["content"] = [*parts, {"type": "text", "text": message.content or ""}]
+    return given
 
 
 async def _answer(

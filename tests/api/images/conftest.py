@@ -42,6 +42,7 @@ def vision(folder: Path, allowed: Path) -> Iterator[Served]:
         limit_mm_per_prompt={"image": 3},
         allowed_local_media_path=str(allowed),
         max_image_pixels=100_000,
+        route="ollama",
     )
     with serve_engine(engine, api_keys=KEYS) as served:
         yield served

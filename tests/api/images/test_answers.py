@@ -107,6 +107,18 @@ def test_responses_and_messages_see_the_same_prompt(http: httpx.Client) -> None:
     assert counted["input_tokens"] == num_tokens
 
 
+def test_clients_of_ollama_send_images(http: httpx.Client) -> None:
+    words = chat(http, image_part(ONE), text("What?")).json()["choices"][0]["message"]["content"]
+    images = [in_base64(png(ONE))]
+    options = {"temperature": 0, "num_predict": NUM_TOKENS}
+    body = {"model": "tiny", "stream": False, "options": options}
+    message = {"role": "user", "content": "What?", "images": images}
+    answer = http.post("/api/chat", json=body | {"messages": [message]})
+    assert answer.json()["message"]["content"] == words
+    answer = http.post("/api/generate", json=body | {"prompt": "What?", "images": images})
+    assert answer.json()["response"] == words
+
+
 def test_an_image_in_a_result_that_becomes_text_is_refused(http: httpx.Client) -> None:
     """The template of SmolVLM knows no tools. The user's own image, before it, is not meant."""
     source = {"type": "base64", "media_type": "image/png", "data": in_base64(png(ONE))}

@@ -23,16 +23,6 @@ SPECULATION = (
     "speculative_config",
 )
 """Fields that commands without speculation leave out."""
-IMAGES = (
-    "limit_mm_per_prompt",
-    "language_model_only",
-    "mm_processor_kwargs",
-    "mm_processor_cache_gb",
-    "disable_mm_preprocessor_cache",
-    "allowed_local_media_path",
-    "max_image_pixels",
-)
-"""Settings without effect on prompts of text."""
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 SERVING = (
     "metrics_prefix",
@@ -42,6 +32,19 @@ SERVING = (
     "router",
 )
 """Settings that only a server needs."""
+
+
+def _in_group(name: str) -> tuple[str, ...]:
+    """The settings of a group."""
+    found, group = [], ""
+    for field in dataclasses.fields(EngineConfig):
+        group = field.metadata.get("group", group)
+        found += [field.name] if group == name else []
+    return tuple(found)
+
+
+IMAGES = _in_group("images")
+"""Settings without effect on prompts of text."""
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, *, leave_out: Sequence[str] = ()) -> None:
