@@ -18,14 +18,14 @@ from .core.config import EngineConfig
 from .core.errors import ConfigError, EngineStoppedError, InvalidRequestError
 from .core.interfaces import ChatMessage, Tokenizer, no_progress
 from .core.outputs import RequestOutput
-from .core.requests.given_images import ImagePrompt, take_images
+from .core.requests.given_images import ImagePrompt, Prompt, take_images
 from .core.requests.pooling import Pooling, PoolingParams
 from .core.requests.request_options import NO_OPTIONS, RequestOptions
 from .core.requests.sampling_params import SamplingParams
 from .core.shell.batch import BatchSender
 from .core.shell.engine_shell import EngineShell
 from .core.shell.home import Process
-from .core.shell.prompts import Prompt, ReadPrompt, as_prompts, one_each
+from .core.shell.prompts import ReadPrompt, as_prompts, one_each
 from .pooling_outputs import (
     EmbeddingRequestOutput,
     PoolingOutput,

@@ -103,7 +103,7 @@ def test_a_prompt_is_answered_by_the_chat_template(server: Server) -> None:
     shown = "[system] Be brief.[user] Hi<|assistant|>"  # Jinja drops line ends after blocks
     count = http.post("/tokenize", json={"prompt": shown}).json()["count"]
     assert whole["prompt_eval_count"] == count
-    for name, value in {"raw": True, "images": ["x"], "context": [1], "suffix": "x"}.items():
+    for name, value in {"raw": True, "context": [1], "suffix": "x"}.items():
         refused = http.post("/api/generate", json=ask | {name: value})
         assert refused.status_code == 400 and name in refused.json()["error"]
 
@@ -207,7 +207,7 @@ def test_a_path_that_ollama_has_and_this_server_has_not_is_missing_in_ollamas_fo
 
 
 def test_the_contract_makes_a_wire_format_short() -> None:
-    assert len(Path(str(ollama.__file__)).read_text(encoding="utf-8").splitlines()) < 250
+    assert len(Path(str(ollama.__file__)).read_text(encoding="utf-8").splitlines()) < 260
 
 
 def test_a_model_without_tools_says_so() -> None:

@@ -36,7 +36,7 @@ async def read_image(
     """Decode and process an image, unless it is known. What it is called is remembered for its
     sender.
 
-    Raises InvalidRequestError with the image's place, also for an unknown name without data, and
+    Raises InvalidRequestError with the image's place, for an unknown name without data, too, and
     OverloadedError.
     """
     reading, names = context.engine.images, context.image_names

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 from ..config import EngineConfig
 from ..interfaces import ChatMessage, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
-from ..requests.given_images import ImagePrompt
-from ..requests.media_prompt import EnginePrompt
+from ..requests.given_images import Prompt
 from ..requests.request_options import RequestOptions
 from ..requests.sampling_params import SamplingParams
 from .activity import Activity, LiveRequest
@@ -125,7 +124,7 @@ class EngineClient(Protocol):
 
     async def submit(
         self,
-        prompt: EnginePrompt | ImagePrompt | Mapping[str, Any],
+        prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,
@@ -147,7 +146,7 @@ class EngineClient(Protocol):
 
     def generate(
         self,
-        prompt: EnginePrompt | ImagePrompt | Mapping[str, Any],
+        prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,

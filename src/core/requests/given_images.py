@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ..errors import InvalidRequestError
+from .media_prompt import EnginePrompt
 
 MAX_FILE_BYTES = 20 << 20
 """Maximum size of a file that a URL names."""
@@ -48,6 +49,10 @@ class ImagePrompt:
 
     tokens: str | Sequence[int]
     images: tuple[GivenImage, ...]
+
+
+Prompt = EnginePrompt | ImagePrompt | Mapping[str, Any]
+"""A prompt of a program. A mapping is one of vLLM's prompts: see EngineClient.submit."""
 
 
 def take_images(
@@ -159,8 +164,8 @@ def _from_file(url: str, image: GivenImage, folder: Path) -> bytes:
 
 
 def _read_below(folder: Path, names: Sequence[str]) -> bytes | None:
-    """The first bytes of a file; None if it is no regular one. Raises OSError, also if one of the
-    names is a link: the path had none when it was resolved."""
+    """The first bytes of a file; None if it is no regular one. Raises OSError, for a link, too: the
+    path had none when it was resolved."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     opened = os.open(folder, flags | os.O_DIRECTORY)
     for number, name in enumerate(names, 1):

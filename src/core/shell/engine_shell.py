@@ -19,7 +19,7 @@ from ..contract.trace import Trace
 from ..errors import EngineStoppedError
 from ..interfaces import ChatMessage, MediaInfo, MediaReader, ModelInfo, Tokenizer
 from ..outputs import RequestOutput
-from ..requests.given_images import ImagePrompt, take_images
+from ..requests.given_images import ImagePrompt, Prompt, take_images
 from ..requests.media_prompt import EnginePrompt, MediaPrompt
 from ..requests.request_options import NO_OPTIONS, RequestOptions
 from ..requests.sampling_params import SamplingParams
@@ -204,7 +204,7 @@ class EngineShell(EngineClient):
 
     async def submit(
         self,
-        prompt: EnginePrompt | ImagePrompt | Mapping[str, Any],
+        prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,
@@ -244,7 +244,7 @@ class EngineShell(EngineClient):
 
     async def generate(
         self,
-        prompt: EnginePrompt | ImagePrompt | Mapping[str, Any],
+        prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         **fields: Any,

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..errors import InvalidRequestError
-from ..requests.given_images import GivenImage, ImagePrompt
+from ..requests.given_images import GivenImage, ImagePrompt, Prompt
 from ..requests.media_prompt import EnginePrompt, MediaPrompt
 
 T = TypeVar("T")
 Tokens = str | Sequence[int]
-Prompt = Tokens | MediaPrompt | ImagePrompt | Mapping[str, Any]
 _TOKENS = ("prompt", "prompt_token_ids")
 _MEDIA = "multi_modal_data"
 ReadPrompt = EnginePrompt | ImagePrompt

@@ -143,12 +143,9 @@ async def _generate(call: RouteCall, body: GenerateBody) -> RouteAnswer | RouteS
     for name in ("suffix", "template", "context", "raw"):
         if getattr(body, name):
             raise InvalidRequestError(f"{name} is not supported; see /v1/completions", param=name)
-    given: list[Message] = []
-    if body.prompt and body.system:
-        given.append(Message(role="system", content=body.system))
-    if body.prompt:
-        given.append(Message(role="user", content=body.prompt, images=body.images))
-    return await _answer(call, body, list(map(_with_images, given)))
+    given = [Message(role="system", content=body.system)] if body.system else []
+    given.append(Message(role="user", content=body.prompt, images=body.images))
+    return await _answer(call, body, list(map(_with_images, given if body.prompt else ())))
 
 
 def _with_images(message: Message) -> Json:
