@@ -168,7 +168,7 @@ class LLM:
             with_images = ImagePrompt(tokens=token_ids, images=tuple(images))
             prompts.append(with_images if images else token_ids)
         return self.generate(
-            prompts,  # type: ignore[arg-type]
+            prompts,
             sampling_params,
             request_timeout=request_timeout,
             use_tqdm=use_tqdm,

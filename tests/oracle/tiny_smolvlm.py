@@ -1,4 +1,4 @@
-"""A tiny random SmolVLM with tokenizer and chat template, and transformers' answers to its chats."""
+"""A tiny random SmolVLM with its tokenizer, and transformers' answers to chats."""
 
 from __future__ import annotations
 

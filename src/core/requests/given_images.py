@@ -134,7 +134,10 @@ def _decoded(text: str, start: int) -> Iterator[bytes]:
         piece = text[begin : begin + _PIECE]
         if piece.endswith("=") and begin + _PIECE < len(text):
             raise ValueError("it goes on after its padding")
-        yield binascii.a2b_base64(piece, strict_mode=True)
+        data = binascii.a2b_base64(piece, strict_mode=True)
+        if len(data) != len(piece) // 4 * 3 - piece[-2:].count("="):
+            raise ValueError("it has too much padding")
+        yield data
 
 
 def _from_file(url: str, image: GivenImage, folder: Path) -> bytes:

@@ -11,8 +11,8 @@ def setting(default: Any, help: str, *aliases: str, **facts: Any) -> Any:
 
     `facts`: `between`, the smallest and the largest value; `one_of`, all values; `metavar`, what
     stands for the value in help; `group`, the group of flags that begins with this setting;
-    `unused_on_cpu`, why the setting has no effect on CPUs; `for_images`: it has none for models that
-    read only text.
+    `unused_on_cpu`, why the setting has no effect on CPUs; `for_images`: it has none for models
+    of text.
     """
     return field(default=default, metadata={"help": help, "aliases": aliases, **facts})
 

@@ -54,11 +54,6 @@ class RunningEngine(Protocol):
     """None before the model is loaded."""
 
     @property
-    def images(self) -> ImageReading:
-        assert self._images is not None, "the engine is started"
-        return self._images
-
-    @property
     def max_model_len(self) -> int: ...
     async def start(self, client: EngineClient) -> None: ...
     async def close(self) -> None: ...

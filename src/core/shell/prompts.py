@@ -19,8 +19,9 @@ ReadPrompt = EnginePrompt | ImagePrompt
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[ReadPrompt]:
     """The prompts that were given as one or as a list. Raises InvalidRequestError."""
-    one = str | bytes | Mapping | MediaPrompt | ImagePrompt
-    is_one = isinstance(prompts, one) or not isinstance(prompts, Iterable)
+    if isinstance(prompts, str | Mapping | MediaPrompt | ImagePrompt):
+        return [as_prompt(prompts)]
+    is_one = isinstance(prompts, bytes) or not isinstance(prompts, Iterable)
     if is_one or (prompts and all(isinstance(item, int) for item in prompts)):
         return [as_prompt(prompts)]  # type: ignore[arg-type]
     return [as_prompt(prompt) for prompt in prompts]  # type: ignore[arg-type]

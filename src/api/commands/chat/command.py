@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ from ..flags.text import utf8_text
 from ..progress import ProgressDisplay
 from .connection.partner import Partner
 from .connection.transport import HTTPTransport
+from .images import read_image
 from .prompt import make_prompt, piped_prompt
 from .session import Session
 from .talking import Chat
@@ -37,6 +39,7 @@ def add_parser(subparsers: Any) -> None:
         examples=(
             "tokenmill chat",
             "tokenmill chat model.gguf --temperature 0.2",
+            "tokenmill chat --image photo.jpg -q 'What is this?'",
             "tokenmill chat --url http://127.0.0.1:8000/v1",
         ),
     )
@@ -69,6 +72,13 @@ def add_parser(subparsers: Any) -> None:
         help="instructions before the conversation",
     )
     group.add_argument(
+        "--image",
+        metavar="PATH",
+        type=Path,
+        action="append",
+        help="image of the first message; may be repeated",
+    )
+    group.add_argument(
         "--plain", action="store_true", help="do not show complete answers as Markdown"
     )
     group.add_argument("--stats", action="store_true", help="print time to first token and speed")
@@ -84,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
     given = {name: value for name, value in sampling_options(args).items() if value is not None}
     with _partner(args) as partner:
         session = Session(partner, system=args.system_prompt, options=given)
+        session.images = [read_image(file) for file in args.image or ()]
         view = partial(make_view, renders=not args.plain)
         chat = Chat(session, tell, view, shows_statistics=args.stats)
         if args.quick:

@@ -10,6 +10,7 @@ from typing import Any
 from ....core.errors import TokenmillError
 from ....core.wording.suggest import did_you_mean, near_and_known
 from ..flags.sampling import SAMPLING, read_sampling
+from .images import read_image
 from .session import Session
 
 NO_SYSTEM = "none"
@@ -71,7 +72,7 @@ def completions(text: str) -> Sequence[str]:
     word = argument.rpartition(" ")[2]
     if name == "/set":
         return [f"{option}=" for option in SAMPLING if option.startswith(word)]
-    if name in ("/save", "/load"):
+    if name in ("/save", "/load", "/image"):
         return _files(argument)
     return []
 
@@ -152,12 +153,20 @@ def _load(session: Session, argument: str) -> Outcome:
     return Outcome(text=f"loaded {len(session.messages)} messages from {argument}{rest}")
 
 
+def _image(session: Session, argument: str) -> Outcome:
+    session.images.append(read_image(_path(argument)))
+    count = len(session.images)
+    return Outcome(text=f"the next message has {count} image{'s' if count > 1 else ''}")
+
+
 def _retry(session: Session, argument: str) -> Outcome:
     return Outcome(message=_undone(session))
 
 
 def _undo(session: Session, argument: str) -> Outcome:
-    return Outcome(text=f"removed: {_undone(session).splitlines()[0]}")
+    text = _undone(session)
+    session.images = []
+    return Outcome(text=f"removed: {text.splitlines()[0]}")
 
 
 def _undone(session: Session) -> str:
@@ -198,6 +207,7 @@ COMMANDS: Mapping[str, Command] = {
     "/show": Command("", "show model, settings, and statistics of the last answer", _show),
     "/save": Command("FILE", "write the conversation to a JSON file", _save, True),
     "/load": Command("FILE", "continue the conversation of a JSON file", _load, True),
+    "/image": Command("FILE", "add an image to the next message", _image, True),
     "/retry": Command("", "answer the last message again", _retry),
     "/undo": Command("", "remove the last message and its answer", _undo),
     "/tokens": Command("", "show how much of the context is used", _tokens),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ....core.errors import TokenmillError
-from .connection.partner import Message
+from .images import Message, as_parts, without_parts
 
 ROLES = ("system", "user", "assistant")
 
@@ -17,7 +17,9 @@ def write_messages(file: Path, messages: Sequence[Message], model: str) -> None:
     """Write a conversation. A file that is something else is kept. Raises TokenmillError."""
     if file.exists():
         read_messages(file)
-    text = json.dumps({"model": model, "messages": messages}, indent=1, ensure_ascii=False)
+    text = json.dumps(
+        {"model": model, "messages": list(map(as_parts, messages))}, indent=1, ensure_ascii=False
+    )
     try:
         file.write_text(f"{text}\n", encoding="utf-8", errors="replace")
     except OSError as error:
@@ -38,7 +40,7 @@ def read_messages(file: Path) -> list[Message]:
     messages = found.get("messages") if isinstance(found, dict) else found
     if not isinstance(messages, list):
         raise TokenmillError(f"{file} is not a conversation: it has no list of messages")
-    return [_checked(message, file, place) for place, message in enumerate(messages)]
+    return [_checked(without_parts(one), file, place) for place, one in enumerate(messages)]
 
 
 def _checked(message: Any, file: Path, place: int) -> Message:
@@ -47,6 +49,7 @@ def _checked(message: Any, file: Path, place: int) -> Message:
     if role not in ROLES or (role == "system" and place) or not isinstance(content, str):
         raise TokenmillError(
             f"message {place + 1} of {file} cannot be used: it needs a role (user, assistant, or "
-            "system at the beginning) and a content that is text"
+            "system at the beginning) and a content of text, or of text and images"
         )
-    return {"role": role, "content": content}
+    images = fields.get("images")
+    return {"role": role, "content": content, **({"images": images} if images else {})}

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ....core.requests.sampling_params import SamplingParams
-from .connection.partner import ContextFullError, Message, Partner, Piece, Pieces, Usage
+from .connection.partner import ContextFullError, Partner, Piece, Pieces, Usage
+from .images import Message, as_parts
 from .saving import read_messages, write_messages
 
 FULL = 7 / 8
@@ -39,6 +40,8 @@ class Session:
         """The messages after the system message: one of the user, its answer, and so on."""
         self.unanswered: str | None = None
         """The last message, if it has no answer."""
+        self.images: list[str] = []
+        """The images of the next message, as data URLs."""
         self.last: Statistics | None = None
         self.notices: list[str] = []
         """Notes for the user about the last answer."""
@@ -62,16 +65,19 @@ class Session:
         Raises TokenmillError.
         """
         self.unanswered, self.notices = text, []
+        message: Message = {"role": "user", "content": text}
+        if self.images:
+            message = {**message, "images": self.images}
         self.last = stats = Statistics(sent_at=self._clock())
         pieces: list[str] = []
         try:
-            with closing(self._fitting(text)) as answer:
+            with closing(self._fitting(message)) as answer:
                 for piece in answer:
                     stats.note(piece, self._clock())
                     pieces.append(piece.text)
                     yield piece
         finally:
-            self._note_answer(text, "".join(pieces), stats)
+            self._note_answer(message, "".join(pieces), stats)
         self._note_end(stats)
 
     def undo(self) -> str | None:
@@ -82,13 +88,14 @@ class Session:
         begins = [i for i, message in enumerate(self.turns) if message["role"] == "user"]
         if not begins:
             return None
-        text = self.turns[begins[-1]]["content"]
+        message = self.turns[begins[-1]]
         del self.turns[begins[-1] :]
-        return text
+        self.images = list(message.get("images", ()))
+        return str(message["content"])
 
     def clear(self) -> None:
         """Forget all messages except the system message."""
-        self.turns, self.unanswered, self.last = [], None, None
+        self.turns, self.unanswered, self.last, self.images = [], None, None, []
 
     def set_option(self, name: str, value: Any) -> None:
         """Set a sampling parameter; None: as the server has it. Raises InvalidRequestError."""
@@ -112,19 +119,20 @@ class Session:
         has_system = bool(messages) and messages[0]["role"] == "system"
         self.system = messages.pop(0)["content"] if has_system else None
         if messages and messages[-1]["role"] == "user":
-            self.unanswered = messages.pop()["content"]
+            last = messages.pop()
+            self.unanswered, self.images = last["content"], list(last.get("images", ()))
         self.turns = messages
 
     def _with_system(self, turns: Sequence[Message]) -> list[Message]:
-        system = [{"role": "system", "content": self.system}] if self.system else []
+        system: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, *turns]
 
-    def _fitting(self, text: str) -> Pieces:
+    def _fitting(self, message: Message) -> Pieces:
         """The answer. If the conversation is too long, its oldest turns are dropped.
 
         They are dropped only if the rest is accepted: a message may be too long alone.
         """
-        turns = [*self.turns, {"role": "user", "content": text}]
+        turns = [*self.turns, message]
         kept = self._shortened(turns, FULL)
         while True:
             try:
@@ -141,7 +149,8 @@ class Session:
                 kept = self._shortened(_without_oldest(kept), ROOMY)
 
     def _answer(self, turns: Sequence[Message]) -> Pieces:
-        return self.partner.answer(self._with_system(turns), self.options)
+        messages = list(map(as_parts, self._with_system(turns)))
+        return self.partner.answer(messages, self.options)
 
     def _shortened(self, turns: list[Message], limit: float) -> list[Message]:
         """The turns without the oldest, if they are estimated to exceed this fraction of the
@@ -164,11 +173,11 @@ class Session:
         dropped = "oldest turn was" if num_turns <= 1 else f"{num_turns} oldest turns were"
         self.notices.append(f"the context is full: the {dropped} dropped")
 
-    def _note_answer(self, text: str, answer: str, stats: Statistics) -> None:
+    def _note_answer(self, message: Message, answer: str, stats: Statistics) -> None:
         if not answer.strip():
             return
-        self.unanswered = None
-        self.turns.append({"role": "user", "content": text})
+        self.unanswered, self.images = None, []
+        self.turns.append(message)
         if stats.usage:  # the answer's tokens may be reasoning, which leaves the conversation
             self._tokens_per_char = stats.usage.num_prompt_tokens / _num_chars(self.messages)
         self.turns.append({"role": "assistant", "content": answer})

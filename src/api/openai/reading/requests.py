@@ -82,7 +82,7 @@ def read_conversation(body: ChatBody | TokenizeBody) -> Conversation:
     )
 
 
-def _with_images(message: ChatMessageBody, where: str, images: Images) -> Message:
+def _with_images(message: ChatMessageBody, where: str, images: Images) -> ChatMessageBody | Message:
     """The message as it is, unless it has other parts than text."""
     if isinstance(message.content, str) or message.content is None:
         return message

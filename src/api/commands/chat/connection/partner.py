@@ -16,7 +16,7 @@ from .transport import Transport
 
 T = TypeVar("T")
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 """A message of OpenAI's API, with "role" and "content"."""
 
 RECOMMENDED: Mapping[str, Mapping[str, float]] = {
