@@ -155,7 +155,7 @@ def _load_whole_model(config: EngineConfig, *parts: Any) -> ModelExecutor:
     from .backends.execution.providers import refuse_one_process
 
     refuse_one_process(config)
-    return _load_model(config, *parts, reads_images=True)
+    return _load_model(config, *parts)
 
 
 def _load_model(
@@ -167,8 +167,6 @@ def _load_model(
     grammars: Grammars | None,
     tokenizer: HFTokenizer,
     progress: Progress,
-    *,
-    reads_images: bool = False,
 ) -> ModelExecutor:
     """Load an opened model into this process."""
     from .backends.execution.in_process import ModelExecutor
@@ -184,7 +182,7 @@ def _load_model(
         processors=host.logits_processors,
         tokenizer=tokenizer,
         grammars=grammars,
-        reads_images=reads_images,
+        reads_images=True,
     )
 
 

@@ -43,6 +43,8 @@ def step_done(**changes: Any) -> StepDone:
         "prefix_cache_hits": 10,
         "time_to_first_tokens": (0.03,),
         "inter_token_latencies": (0.02, 100.0),
+        "mm_cache_queries": 3,
+        "mm_cache_hits": 1,
     }
     return StepDone(**{**values, **changes})
 

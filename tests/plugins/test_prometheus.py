@@ -31,6 +31,8 @@ COUNTERS = (
     "generation_tokens",
     "prefix_cache_queries",
     "prefix_cache_hits",
+    "mm_cache_queries",
+    "mm_cache_hits",
     "spec_decode_num_drafts",
     "spec_decode_num_draft_tokens",
     "spec_decode_num_accepted_tokens",
@@ -131,6 +133,8 @@ def test_a_step_moves_counters_gauges_and_latencies(metrics: PrometheusMetrics) 
     assert seen.value("vllm:generation_tokens_total") == 4
     assert seen.value("vllm:prefix_cache_queries_total") == 80
     assert seen.value("vllm:prefix_cache_hits_total") == 20
+    assert seen.value("vllm:mm_cache_queries_total") == 6
+    assert seen.value("vllm:mm_cache_hits_total") == 2
     assert seen.value("vllm:prompt_tokens_by_source_total", source="computed") == 40
     assert seen.value("vllm:prompt_tokens_by_source_total", source="local_cache_hit") == 20
     assert seen.value("vllm:num_requests_running") == 1

@@ -132,7 +132,8 @@ class ModelExecutor:
         load = own.expert_load if isinstance(own, Decoder | StagedDecoder) else None
         if not checkpoint.config.has_head:
             stage = parts.step_model(cache)
-            stage_runner = StageRunner(parts.decoder, parts.attention, cache, stage)
+            images = None if vision is None else _image_model(vision, parts, cache)
+            stage_runner = StageRunner(parts.decoder, parts.attention, cache, stage, images)
             single_thread = None if stage is None else SingleTorchThread()
             return cls(info, stage_runner, single_thread, expert_load=load)
         model = parts.step_model(cache)
@@ -181,7 +182,7 @@ class ModelExecutor:
     def take_media(self, items: Sequence[MediaItem]) -> None:
         """Keep the pixels of a request's images; see TakesMedia. Called from the engine's thread,
         while a step may be computed."""
-        assert isinstance(self._runner, ModelRunner)
+        assert self._runner is not None, "the executor is closed"
         self._runner.take_media(items)
 
     def settle(self, result: StepResult) -> None:
@@ -217,7 +218,7 @@ class ModelExecutor:
 
 
 def _load_vision(checkpoint: Checkpoint, config: EngineConfig, parts: ModelParts) -> Vision | None:
-    if not isinstance(parts.decoder, Decoder):
+    if not isinstance(parts.decoder, Decoder | StagedDecoder):
         return None  # a model of another implementation takes no rows
     spec = LinearSpec(dtype=parts.spec.dtype, device=parts.spec.device)
     return load_vision(
@@ -227,7 +228,7 @@ def _load_vision(checkpoint: Checkpoint, config: EngineConfig, parts: ModelParts
 
 def _image_model(vision: Vision, parts: ModelParts, cache: KVCache) -> ImageModel:
     decoder = parts.decoder
-    assert isinstance(decoder, Decoder), "only its tower was loaded"
+    assert isinstance(decoder, Decoder | StagedDecoder), "only its tower was loaded"
     layered = LayeredModel(decoder, parts.attention, cache)
     return ImageModel(decoder, layered, EncodedItems(vision.tower))
 

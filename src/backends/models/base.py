@@ -84,6 +84,20 @@ class Model(Protocol):
         ...
 
 
+class TakesRows(Protocol):
+    """A model that can begin with given hidden states. It reads images."""
+
+    def embed(self, token_ids_t: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states [t, e] before the first layer, which the caller may change."""
+        ...
+
+    def forward_from(
+        self, hidden_te: torch.Tensor, positions_t: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """As Model.forward, from the hidden states before the first layer."""
+        ...
+
+
 SINKS: Member[Sequence[torch.Tensor]] = Member("sinks", ())
 """The sinks of each layer's attention, float32 [h]: a model has them if
 `config.features.attention_sinks` is set."""

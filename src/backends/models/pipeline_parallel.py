@@ -44,15 +44,25 @@ class StagedDecoder:
         self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
         """See Model."""
-        config, own = self.config, self.decoder
+        config = self.config
         if config.has_embedding:
-            hidden_te = own.embed(token_ids_t)
+            hidden_te = self.embed(token_ids_t)
         else:
-            size, dtype = config.hidden_size, own.embedding.dtype
+            size, dtype = config.hidden_size, self.embedding.dtype
             hidden_te = self.neighbours.receive(len(token_ids_t), size, dtype)
-        hidden_te = own.compute_layers(hidden_te, positions_t, attend)
-        if config.has_head:
-            return own.norm(hidden_te)
+        return self.forward_from(hidden_te, positions_t, attend)
+
+    def embed(self, token_ids_t: torch.Tensor) -> torch.Tensor:
+        """See TakesRows."""
+        return self.decoder.embed(token_ids_t)
+
+    def forward_from(
+        self, hidden_te: torch.Tensor, positions_t: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """See TakesRows. Only the first stage has rows."""
+        hidden_te = self.decoder.compute_layers(hidden_te, positions_t, attend)
+        if self.config.has_head:
+            return self.decoder.norm(hidden_te)
         self.neighbours.send(hidden_te)
         return hidden_te
 

@@ -11,7 +11,7 @@ import torch
 
 from ...core.plan import Grant, MediaWork
 from ...core.requests.media import MediaItem
-from ..models.native.decoder import Decoder
+from ..models.base import TakesRows
 from ..state.input_batch import InputBatch
 from ..state.request_state import RequestState
 from ..vision.encoded_items import EncodedItems
@@ -24,7 +24,7 @@ Rows = Sequence[tuple[int, torch.Tensor]]
 class ImageModel:
     """Computes the steps of a decoder that have images."""
 
-    def __init__(self, decoder: Decoder, layered: LayeredModel, items: EncodedItems) -> None:
+    def __init__(self, decoder: TakesRows, layered: LayeredModel, items: EncodedItems) -> None:
         self._decoder, self._items = decoder, items
         self.layered = layered
 
@@ -56,7 +56,14 @@ class ImageModel:
 
     def logits(self, batch: InputBatch, rows: Rows) -> torch.Tensor:
         """float32 [r, v] of the batch's sampled rows; see StepModel."""
+        return self.layered.logits_from(self._embed(batch, rows), batch, self._decoder)
+
+    def forward(self, batch: InputBatch, rows: Rows) -> None:
+        """Compute a stage's part of the step; see StageModel."""
+        self.layered.forward_from(self._embed(batch, rows), batch, self._decoder)
+
+    def _embed(self, batch: InputBatch, rows: Rows) -> torch.Tensor:
         hidden_te = self._decoder.embed(batch.token_ids_t)
         for first, stretch in rows:
             hidden_te[first : first + len(stretch)] = stretch
-        return self.layered.logits_of(hidden_te, batch, self._decoder)
+        return hidden_te

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from ..attention.base import AttentionBackend
-from ..models.base import Attend, Model
-from ..models.native.decoder import Decoder
+from ..models.base import Attend, Model, TakesRows
 from ..sampling.ops import SamplingOps, TorchSampling
 from ..state.input_batch import InputBatch
 from ..state.kv_cache import KVCache
@@ -28,14 +27,19 @@ class LayeredModel:
         """See StepModel."""
         return self._logits(self.forward(batch), batch)
 
-    def logits_of(
-        self, hidden_te: torch.Tensor, batch: InputBatch, decoder: Decoder
+    def logits_from(
+        self, hidden_te: torch.Tensor, batch: InputBatch, decoder: TakesRows
     ) -> torch.Tensor:
-        """The logits of a batch whose hidden states before the first layer are given. `decoder` is
-        the one that this object runs."""
+        """As `logits`, from the hidden states before the first layer. `decoder`: the one that this
+        object runs."""
+        return self._logits(self.forward_from(hidden_te, batch, decoder), batch)
+
+    def forward_from(
+        self, hidden_te: torch.Tensor, batch: InputBatch, decoder: TakesRows
+    ) -> torch.Tensor:
+        """As `forward`, from the hidden states before the first layer."""
         attend = self._attend(self._attention.build_metadata(batch.attention))
-        hidden_te = decoder.compute_layers(hidden_te, batch.positions_t, attend)
-        return self._logits(decoder.norm(hidden_te), batch)
+        return decoder.forward_from(hidden_te, batch.positions_t, attend)
 
     def _logits(self, hidden_te: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         self._hidden_re = hidden_te.index_select(0, batch.sampled_rows_r)

@@ -11,11 +11,13 @@ from typing import Protocol
 import torch
 
 from ...core.plan import Grant, StepPlan, StepResult
+from ...core.requests.media import MediaItem
 from ..attention.base import AttentionBackend
 from ..models.base import Model
 from ..state.input_batch import InputBatch, build_input_batch
 from ..state.kv_cache import KVCache, copy_blocks
 from ..state.request_state import RequestState
+from .image_model import ImageModel
 from .layered_model import LayeredModel
 from .request_states import RequestStates
 
@@ -40,9 +42,12 @@ class StageRunner:
         attention: AttentionBackend,
         kv_cache: KVCache,
         model: StageModel | None = None,
+        images: ImageModel | None = None,
     ) -> None:
-        """`model` computes whole steps of the stage; None runs it layer by layer."""
+        """`model` computes whole steps of the stage; None runs it layer by layer. `images` computes
+        the steps that have some, if this is the first stage."""
         self._model = model or LayeredModel(decoder, attention, kv_cache)
+        self._images = images
         self._attention = attention
         self._kv_cache = kv_cache
         self._requests = RequestStates(decoder.config.vocab_size, kv_cache)
@@ -53,6 +58,8 @@ class StageRunner:
     def run(self, plan: StepPlan) -> StepResult:
         """Compute one step; its result has no tokens. If it raises, its requests are lost."""
         self._requests.forget(plan)
+        if plan.media is not None and self._images is not None:
+            self._images.forget(plan.media)
         rows = self._requests.rows(plan)
         try:
             self._compute(plan, rows)
@@ -60,6 +67,11 @@ class StageRunner:
             self._requests.lose(plan.grants)
             raise
         return StepResult(step_id=plan.step_id, token_ids=((),) * len(plan.grants))
+
+    def take_media(self, items: Sequence[MediaItem]) -> None:
+        """Keep the pixels of a request's images. Called from any thread."""
+        if self._images is not None:
+            self._images.take(items)
 
     def settle(self, result: StepResult) -> None:
         """Append the tokens that the last stage sampled, and keep its drafts for the next plan."""
@@ -79,8 +91,14 @@ class StageRunner:
         states = self._requests.take_in(plan, rows)
         for copies in plan.copies:
             copy_blocks(self._kv_cache, self._attention, copies)
+        if plan.media is not None and self._images is not None:
+            self._images.encode(plan.media)
         if not rows:
             return
         grants, cache = [plan.grants[row] for row in rows], self._kv_cache
-        self._model.forward(build_input_batch(grants, states, cache.block_size, cache.device))
+        batch = build_input_batch(grants, states, cache.block_size, cache.device)
+        if self._images is not None and (stretches := self._images.rows(batch, grants, states)):
+            self._images.forward(batch, stretches)
+        else:
+            self._model.forward(batch)
         self._open[plan.step_id] = list(zip(rows, grants, states, strict=True))

@@ -47,9 +47,12 @@ def load_vision(
     linear: LinearBackend,
 ) -> Vision | None:
     """Load the vision tower. None: the model has none, or serves only text here; the log says why.
+    Stages of a model after the first one need none.
 
     Raises ConfigError for a damaged tower, or one that cannot be computed.
     """
+    if not checkpoint.config.has_embedding:
+        return None
     try:
         source = _find_source(as_stored(checkpoint), config)
     except NoVision as reason:
@@ -103,8 +106,6 @@ def _read_mmproj(path: Path, stored: GGUFCheckpoint, config: EngineConfig) -> Vi
 def _check_settings(config: EngineConfig) -> None:
     if not config.image_limit.count:
         raise NoVision("--language-model-only, or --limit-mm-per-prompt allows no images")
-    if config.num_ranks > 1:
-        raise NoVision("images need a model that is computed by one process")
 
 
 def _describe(

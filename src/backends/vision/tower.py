@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from ..linear.base import ACTIVATIONS, Projection
+from .attention import attend
 from .config import TowerConfig
 
 
@@ -113,10 +114,7 @@ class VisionTower:
         """Attention between all patches."""
         heads = layer.qkv(hidden_pe).view(len(hidden_pe), 3, self.config.num_heads, -1)
         q_hpd, k_hpd, v_hpd = heads.permute(1, 2, 0, 3).unbind()
-        attended_hpd = F.scaled_dot_product_attention(
-            q_hpd.unsqueeze(0), k_hpd.unsqueeze(0), v_hpd.unsqueeze(0)
-        )[0]
-        return layer.output(attended_hpd.transpose(0, 1).flatten(1))
+        return layer.output(attend(q_hpd, k_hpd, v_hpd).transpose(0, 1).flatten(1))
 
     def _squares(self, hidden_pe: torch.Tensor) -> torch.Tensor:
         """Join squares of patches, as transformers' pixel shuffle does. The image is a square."""

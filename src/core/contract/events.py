@@ -156,6 +156,10 @@ class StepDone:
     expert_tokens: tuple[int, ...] = ()
     """Per rank, the number of tokens that its experts computed; a token counts once for each of its
     experts in each layer. Empty without expert parallelism."""
+    mm_cache_queries: int = 0
+    """Tiles of images that this step needed for the first time in their requests."""
+    mm_cache_hits: int = 0
+    """Those of them that were encoded already. The step encoded the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -434,6 +434,8 @@ class EngineCore:
                 num_accepted_tokens=tally.num_accepted_tokens,
                 accepted_tokens_per_pos=tuple(tally.accepted_tokens_per_pos),
                 expert_tokens=tally.expert_tokens,
+                mm_cache_queries=opened.mm_cache_queries,
+                mm_cache_hits=opened.mm_cache_hits,
             )
         )
 

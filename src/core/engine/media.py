@@ -26,7 +26,7 @@ class MediaPool:
         self.cache_bytes = cache_bytes
         self.used = 0
         """Bytes of the encoded items."""
-        self.num_queries = self.num_hits = 0
+        self._num_queries = self._num_hits = 0
         """Items that grants needed, and those of them that were encoded already."""
         self._bytes_per_token = bytes_per_token
         self._sizes: dict[bytes, int] = {}
@@ -145,8 +145,13 @@ class MediaPool:
             self._idle.pop(item.digest, None)
             self._holders[item.digest] = self._holders.get(item.digest, 0) + 1
             request.num_granted_items += 1
-            self.num_queries += 1
-            self.num_hits += item.digest not in step.encoded
+            self._num_queries += 1
+            self._num_hits += item.digest not in step.encoded
+
+    def take_counts(self) -> tuple[int, int]:
+        """Items that grants needed since the last call, and those that were encoded already."""
+        counts, self._num_queries, self._num_hits = (self._num_queries, self._num_hits), 0, 0
+        return counts
 
     def commit(self, work: MediaWork | None) -> None:
         """Let all requests use what a plan has encoded."""

@@ -42,6 +42,9 @@ class OpenPlan:
     """Whether the plan was made later than it would have been without drafts."""
     prefix_cache_queries: int
     prefix_cache_hits: int
+    mm_cache_queries: int
+    mm_cache_hits: int
+    """Items that its grants needed, and those of them that were encoded already."""
 
     @property
     def must_be_awaited(self) -> bool:
@@ -220,6 +223,7 @@ class StepPlanner:
         hits = sum(p.num_hit_tokens for p in first_starts)
         freed_host_blocks = [block for p in starts for block in p.request.host_block_ids]
         work = None if self.media is None else self._apply_media(self.media, step)
+        num_items = (0, 0) if self.media is None else self.media.take_counts()
         plan = StepPlan(
             step_id=self.step_id,
             ended=tuple(self.ended),
@@ -239,6 +243,8 @@ class StepPlanner:
             was_held_back=was_held_back,
             prefix_cache_queries=queries,
             prefix_cache_hits=hits,
+            mm_cache_queries=num_items[0],
+            mm_cache_hits=num_items[1],
         )
 
     def _apply_media(self, media: MediaPool, step: Step) -> MediaWork | None:

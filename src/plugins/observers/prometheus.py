@@ -48,6 +48,8 @@ _COUNTERS: Mapping[str, str] = {
     "generation_tokens": "Generated tokens.",
     "prefix_cache_queries": "Tokens looked up in the prefix cache.",
     "prefix_cache_hits": "Tokens found in the prefix cache.",
+    "mm_cache_queries": "Tiles of images that prompts needed, beyond the prefix cache.",
+    "mm_cache_hits": "Tiles of images that were encoded already.",
     "spec_decode_num_drafts": "Drafts that were verified.",
     "spec_decode_num_draft_tokens": "Draft tokens that were verified.",
     "spec_decode_num_accepted_tokens": "Draft tokens that were accepted.",
@@ -122,6 +124,8 @@ class PrometheusMetrics:
         counters["generation_tokens"] += event.num_generation_tokens
         counters["prefix_cache_queries"] += event.prefix_cache_queries
         counters["prefix_cache_hits"] += event.prefix_cache_hits
+        counters["mm_cache_queries"] += event.mm_cache_queries
+        counters["mm_cache_hits"] += event.mm_cache_hits
         self._count_drafts(event)
         self._count_expert_tokens(event.expert_tokens)
         queries = counters["prefix_cache_queries"]

@@ -425,8 +425,8 @@ class Life:
             num_plugin_failures=self._plugin.num_failures,
             num_draft_tokens=sum(r.num_draft_tokens for r in self._requests.values()),
             num_accepted_tokens=sum(r.num_accepted_tokens for r in self._requests.values()),
-            num_item_queries=self._core.media.num_queries if self._core.media else 0,
-            num_item_hits=self._core.media.num_hits if self._core.media else 0,
+            num_item_queries=self._cache.num_item_queries,
+            num_item_hits=self._cache.num_item_hits,
         )
 
     def _say(self, line: str, *details: object) -> None:

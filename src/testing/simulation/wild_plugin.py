@@ -88,13 +88,19 @@ class WildPlugin:
 
 
 class CacheObserver:
-    """Knows the blocks in the prefix cache from the events alone."""
+    """Knows the blocks in the prefix cache from the events alone, and counts images."""
 
     TOKENMILL_API = (1, 1)
 
     def __init__(self) -> None:
         self.blocks: dict[tuple[bytes, int], StoredBlock] = {}
         """By hash and group."""
+        self.num_item_queries = self.num_item_hits = 0
+
+    @hookimpl
+    def on_step(self, event: StepDone) -> None:
+        self.num_item_queries += event.mm_cache_queries
+        self.num_item_hits += event.mm_cache_hits
 
     @hookimpl
     def on_prefix_cache_changed(self, event: PrefixCacheChanged) -> None:

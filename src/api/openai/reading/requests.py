@@ -99,6 +99,8 @@ def _part(part: ContentPart, place: str, images: Images) -> chat_messages.Conten
         return images.add(url, place, part.uuid)
     if part.type in _NOT_READ:
         raise not_read(place, part.type)
+    if part.type == "image":  # the word that chat templates have for it
+        raise APIError(400, f"{place}: an image is a part of type 'image_url'", param=place)
     return chat_messages.ContentPart(type=part.type, text=part.text)
 
 

@@ -15,7 +15,7 @@ from ....core.processes.channels.shared_memory import unnamed_file
 from ....core.processes.logs import forward_records
 from ...machine.threads import count_usable_cores
 from ..workers.group import open_rendezvous
-from ..workers.worker import RankModel, answer_plan, load_or_refuse
+from ..workers.worker import RankModel, answer_plan, load_or_refuse, take_item
 from .messages import Logged, Node, decode_start, encode
 
 BEAT_SECONDS = 0.25
@@ -78,6 +78,12 @@ class Worker:
             self._model = loaded
             return encode(loaded.describe())
         return encode(loaded)
+
+    def take_item(self, message: bytes) -> None:
+        """Keep the pixels of an item. Calls are made in their order, so a plan that needs it comes
+        later."""
+        assert self._model is not None, "the engine sends items after `load`"
+        take_item(self._model, message)
 
     def step(self, plan: bytes, *results: bytes) -> tuple[bytes, bytes]:
         """Kind and content of the answer to a plan. `results`: see RankAnswers.results."""

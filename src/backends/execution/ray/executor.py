@@ -16,6 +16,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ....core.interfaces import ModelInfo
 from ....core.log import get_logger
 from ....core.plan import StepPlan, StepResult
+from ....core.requests.media import MediaItem
 from ..base import ExecutorSpec
 from ..workers.answers import LAG_SECONDS, Answer, RankAnswers, agree, describe_failures
 from ..workers.watch import Watch
@@ -93,6 +94,12 @@ class RayExecutor:
         calls = [link.actor.step.remote(message, *results) for link in self._links[:num_early]]
         calls += [link.actor.step.remote(message) for link in self._links[num_early:]]
         return _Step(calls, self._finish)
+
+    def take_media(self, items: Sequence[MediaItem]) -> None:
+        """Send items to the ranks of the first stage; see TakesMedia."""
+        for item in map(encode, items):
+            for link in self._links[: len(self._links) // self.info.num_stages]:
+                link.actor.take_item.remote(item)
 
     def health(self) -> str | None:
         """The reason why the workers can compute nothing more, or None."""

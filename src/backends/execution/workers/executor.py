@@ -21,6 +21,7 @@ from ....core.processes.channels.shared_memory import unnamed_file
 from ....core.processes.logs import current_level
 from ....core.processes.place import WHOLE_MACHINE
 from ....core.processes.watching.stalls import Stall
+from ....core.requests.media import MediaItem
 from ...machine.device import choose_device, name_gpus
 from ...machine.places import place_ranks
 from ...machine.torch_threads import count_torch_threads
@@ -28,7 +29,7 @@ from ..base import ExecutorSpec
 from .answers import LAG_SECONDS, Answer, RankAnswers, agree, describe_failures
 from .group import open_private_rendezvous
 from .link import WorkerLink, wait_for_logs
-from .messages import PLAN, RESULT, StartRank, encode
+from .messages import MEDIA, PLAN, RESULT, StartRank, encode
 from .watch import CHECK_SECONDS, Watch
 
 
@@ -47,6 +48,8 @@ class MultiProcess:
         self._links, self._watch, self._store = links, watch, store
         self._answers = RankAnswers(links, watch, info.num_stages)
         self._unsent: deque[_Step] = deque()  # open steps only, so it is short
+        self._media: list[bytes] = []
+        """Items that the first stage gets before the next plan."""
         self._lock = threading.Lock()
 
     @classmethod
@@ -101,13 +104,18 @@ class MultiProcess:
 
     def launch(self, plan: StepPlan) -> _Step:
         """Send a plan to all workers, or send it later if their memory has no room for it now."""
-        step = _Step(encode(plan), self._finish)
+        step = _Step(encode(plan), self._finish, self._media)
+        self._media = []
         with self._lock:
             if self._unsent or not self._have_room(step):
                 self._unsent.append(step)
                 return step
         self._send(step)
         return step
+
+    def take_media(self, items: Sequence[MediaItem]) -> None:
+        """Send items to the ranks of the first stage, before the next plan; see TakesMedia."""
+        self._media += map(encode, items)
 
     def health(self) -> str | None:
         """The reason why the workers can compute nothing more, or None."""
@@ -119,7 +127,7 @@ class MultiProcess:
         self._store.close()
 
     def _have_room(self, step: _Step) -> bool:
-        num_bytes = len(step.message) + sum(map(len, self._answers.results))
+        num_bytes = len(step.message) + sum(map(len, (*self._answers.results, *step.media)))
         return all(link.channel.has_room(num_bytes) for link in self._links)
 
     def _send(self, step: _Step) -> None:
@@ -128,6 +136,9 @@ class MultiProcess:
             for link in self._links[: self._answers.num_early]:
                 for result in results:
                     link.channel.send(RESULT, result)
+            for link in self._links[: len(self._links) // self.info.num_stages]:
+                for item in step.media:
+                    link.channel.send(MEDIA, item)
             for link in self._links:
                 link.channel.send(PLAN, step.message)
         except EOFError:
@@ -184,10 +195,17 @@ class MultiProcess:
 class _Step:
     """A launched step."""
 
-    __slots__ = ("_finish", "message")
+    __slots__ = ("_finish", "media", "message")
 
-    def __init__(self, message: bytes, finish: Callable[[_Step], StepResult]) -> None:
+    def __init__(
+        self,
+        message: bytes,
+        finish: Callable[[_Step], StepResult],
+        media: Sequence[bytes] = (),
+    ) -> None:
+        """`media`: items to send before the plan."""
         self.message = message
+        self.media = media
         self._finish = finish
 
     def result(self) -> StepResult:

@@ -12,12 +12,13 @@ from ....core.interfaces import ModelInfo
 from ....core.plan import StepPlan, StepResult
 from ....core.processes.channels.messages import Message, NotStarted, Stage
 from ....core.processes.place import WHOLE_MACHINE, Place
+from ....core.requests.media import MediaItem
 from ..identity import Identity
 
-PLAN, RESULT, RAISED, LOST = b"P", b"R", b"E", b"L"
-"""Kinds of messages. To a worker: a plan, or the last stage's result if the worker computes an
-earlier stage. From a worker: a result, the error of a step that raised, or the error of a device
-that can compute nothing more."""
+PLAN, RESULT, RAISED, LOST, MEDIA = b"P", b"R", b"E", b"L", b"M"
+"""Kinds of messages. To a worker: a plan, an item whose pixels it must keep, or the last stage's
+result if the worker computes an earlier stage. From a worker: a result, the error of a step that
+raised, or the error of a device that can compute nothing more."""
 
 
 class Rendezvous(msgspec.Struct, array_like=True, frozen=True):
@@ -79,5 +80,6 @@ encode = msgspec.msgpack.Encoder().encode
 decode_start = msgspec.msgpack.Decoder(StartRank).decode
 decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
 decode_plan = msgspec.msgpack.Decoder(StepPlan).decode
+decode_item = msgspec.msgpack.Decoder(MediaItem).decode
 decode_result = msgspec.msgpack.Decoder(StepResult).decode
 decode_raised = msgspec.msgpack.Decoder(Raised).decode

@@ -6,7 +6,7 @@ Shape suffixes: t tokens, e hidden size, b bytes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 
 from ....core.interfaces import Computation, Executor, ModelInfo
+from ....core.members import TAKE_MEDIA
 from ....core.plan import StepPlan, StepResult
+from ....core.requests.media import MediaItem
 from .group import connection
 
 FAILED = -1
@@ -106,6 +108,10 @@ class StageExecutor:
     def launch(self, plan: StepPlan) -> Computation:
         """The stage's computation, in this process."""
         return Computation(self._run, plan)
+
+    def take_media(self, items: Sequence[MediaItem]) -> None:
+        """See TakesMedia."""
+        TAKE_MEDIA.of(self._inner)(items)
 
     def health(self) -> None:
         """Always None."""

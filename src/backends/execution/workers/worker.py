@@ -16,6 +16,7 @@ from ....core.errors import CONTAINED, DeviceError, TokenmillError, describe
 from ....core.host.calling.start_limit import StartLimit
 from ....core.interfaces import Executor, Progress
 from ....core.log import get_logger
+from ....core.members import TAKE_MEDIA
 from ....core.plan import StepResult
 from ....core.processes.channels.frames import receive, send
 from ....core.processes.channels.messages import NotStarted, Stage
@@ -26,11 +27,13 @@ from ....core.processes.logs import forward_logs
 from ..identity import Identity
 from .messages import (
     LOST,
+    MEDIA,
     RAISED,
     RESULT,
     Loaded,
     Raised,
     StartRank,
+    decode_item,
     decode_plan,
     decode_result,
     decode_start,
@@ -109,9 +112,17 @@ def _compute(channel: Channel, model: RankModel) -> None:
         if kind == RESULT:
             results.append(message)
             continue
+        if kind == MEDIA:
+            take_item(model, message)
+            continue
         channel.send(*answer_plan(model, message, results))
         results.clear()
         model.after_step()
+
+
+def take_item(model: RankModel, message: bytes) -> None:
+    """Keep the pixels of an item for the plans that follow."""
+    TAKE_MEDIA.of(model.executor)([decode_item(message)])
 
 
 def answer_plan(

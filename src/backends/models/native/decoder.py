@@ -178,7 +178,12 @@ class Decoder:
 
         Positions are below `config.max_position_embeddings`. Both inputs are int32 or int64.
         """
-        hidden_te = self.embed(token_ids_t)
+        return self.forward_from(self.embed(token_ids_t), positions_t, attend)
+
+    def forward_from(
+        self, hidden_te: torch.Tensor, positions_t: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """See TakesRows."""
         return self.norm(self.compute_layers(hidden_te, positions_t, attend))
 
     def embed(self, token_ids_t: torch.Tensor) -> torch.Tensor:
