@@ -56,7 +56,7 @@ _IMAGES: Mapping[str, Any] = {
 
 def write_model(folder: Path, seed: int = 0) -> Path:
     """Write the model's files, and return their folder."""
-    tokenizer = _write_tokenizer(folder)
+    tokenizer = write_tokenizer(folder)
     config = transformers.SmolVLMConfig(
         text_config={
             "model_type": "llama",
@@ -98,15 +98,16 @@ def write_model(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def _write_tokenizer(folder: Path) -> Any:
-    """A token for each byte, and one for two line ends, as in SmolVLM."""
+def write_tokenizer(folder: Path, *, marks_special: bool = True) -> Any:
+    """Write a tokenizer with a token for each byte, and one for two line ends, as in SmolVLM."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = {"<unk>": 0} | {letter: number for number, letter in enumerate(letters, 1)}
     words |= {"ĊĊ": len(words)}
     backend = Tokenizer(BPE(words, merges=[("Ċ", "Ċ")], unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(list(SPECIAL))
+    add = backend.add_special_tokens if marks_special else backend.add_tokens
+    add(list(SPECIAL))
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="<unk>", chat_template=TEMPLATE
     )
