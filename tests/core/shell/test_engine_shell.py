@@ -116,7 +116,7 @@ async def test_a_reader_that_sleeps_gets_what_it_missed_in_one_output() -> None:
     assert list(outputs[0].outputs[0].token_ids) == EXPECTED
 
 
-@pytest.mark.parametrize("prompt", [None, 5, b"abc", {"prompt": "a"}, [1.5], ["a"]])
+@pytest.mark.parametrize("prompt", [None, 5, b"abc", {"promt": "a"}, [1.5], ["a"]])
 @in_event_loop
 async def test_what_is_no_prompt_is_refused(prompt: Any) -> None:
     async with make_engine() as engine:
