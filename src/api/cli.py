@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -68,6 +69,10 @@ def make_parser() -> CommandParser:
     return parser
 
 
+_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
+"""Errors of the standard output, which is a pipe or a file on a disk."""
+
+
 def _print_version(args: argparse.Namespace) -> int:
     print(f"tokenmill {__version__}")
     return 0
@@ -93,10 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         _leave_at_once()
-    except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the reader has closed the pipe
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        if error.errno != errno.EPIPE:  # otherwise the reader has closed the pipe, and knows it
+            print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in buffers
         return 1
 
 

@@ -165,7 +165,7 @@ async def debug_state(request: Request) -> Response:
 
 async def reset_prefix_cache(request: Request) -> Response:
     """Forget the blocks of the prefix cache that no request holds, in all engines. The answer is
-    200 even if some are held, as in vLLM."""
+    200 even if some are held, as in vLLM, and 503 if no engine answers."""
     if request.query_params.get("reset_running_requests", "false").lower() in ("true", "1"):
         raise APIError(
             400,

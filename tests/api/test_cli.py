@@ -310,3 +310,16 @@ def test_ctrl_c_ends_quietly_while_python_imports(module: str, tmp_path: Path) -
     places = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     done = tokenmill("serve", "--port", "0", env={**os.environ, "PYTHONPATH": places})
     assert (done.returncode, done.stderr) == (130, "interrupted")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+def test_a_full_disk_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "tokenmill", "version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert found.returncode == 1
+    assert found.stderr == "error: the output cannot be written: No space left on device\n"

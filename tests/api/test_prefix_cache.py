@@ -8,6 +8,7 @@ import pytest
 from tests.api.serving import serve_engine, toy_engine
 from tests.api.toy_process import toy_process
 from tokenmill.core.processes.place import Place
+from tokenmill.core.supervised.supervisor import EngineSupervisor
 
 ADMIN = {"Authorization": "Bearer sk-admin"}
 PROMPT = "a prompt of several blocks"
@@ -31,6 +32,24 @@ def test_after_a_reset_every_engine_computes_a_known_prompt_again(num_engines: i
         assert http.post("/reset_prefix_cache").status_code == 401
         assert http.post("/reset_prefix_cache", headers=ADMIN).status_code == 200
         assert [num_cached(http) for _ in range(2 * num_engines)] == found
+
+
+def test_a_router_that_remembers_prompts_forgets_them_with_the_cache() -> None:
+    engine = toy_process(places=(Place(),) * 2, router="prefix-aware")
+    with serve_engine(engine, admin_key="sk-admin") as served, served.client() as http:
+        num_cached(http)
+        router = engine.running._sender.router._router  # type: ignore[attr-defined]
+        assert any(router._sent.values())
+        assert http.post("/reset_prefix_cache", headers=ADMIN).status_code == 200
+        assert not any(router._sent.values())
+
+
+def test_without_an_engine_that_answers_it_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = toy_process(places=(Place(),))
+    with serve_engine(engine, admin_key="sk-admin") as served, served.client() as http:
+        monkeypatch.setattr(EngineSupervisor, "ready_link", None)
+        answer = http.post("/reset_prefix_cache", headers=ADMIN)
+        assert answer.status_code == 503 and "no engine answers" in answer.text
 
 
 def test_running_requests_cannot_be_reset() -> None:

@@ -16,6 +16,7 @@ from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
 from ..contract.registry import Replica
 from ..contract.trace import Trace
+from ..errors import EngineStoppedError
 from ..host.calling.guard import Guard
 from ..host.metrics.hook_samples import with_hook_stats
 from ..host.routing import build_router
@@ -163,7 +164,13 @@ class SupervisedEngine:
         await self.replicas.refresh()
 
     async def reset_prefix_cache(self) -> bool:
-        return await self.replicas.reset_prefix_cache()
+        found = await self.replicas.reset_prefix_cache()
+        for index, is_empty in enumerate(found):
+            if is_empty:
+                self._sender.forget(index)  # a router may remember what the cache had
+        if all(is_empty is None for is_empty in found):
+            raise EngineStoppedError("no engine answers: try again later")
+        return all(found)
 
     def load(self) -> Load:
         load, life = self.replicas.load(), self.life

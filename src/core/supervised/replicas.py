@@ -99,9 +99,10 @@ class Replicas:
         """Get new reports from the engines that do not hang."""
         await asyncio.gather(*(one.refresh() for one in self.supervisors))
 
-    async def reset_prefix_cache(self) -> bool:
-        """Empty the prefix caches of all engines. Return whether all are empty now."""
-        return all(await asyncio.gather(*(one.reset_prefix_cache() for one in self.supervisors)))
+    async def reset_prefix_cache(self) -> Sequence[bool | None]:
+        """Empty the prefix caches of all engines. Return for each whether it is empty now, None if
+        it did not answer."""
+        return await asyncio.gather(*(one.reset_prefix_cache() for one in self.supervisors))
 
     def load(self) -> Load:
         """The load of all engines together."""

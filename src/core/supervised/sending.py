@@ -105,7 +105,8 @@ class RequestSender:
                 stream.restart()
 
     def forget(self, index: int) -> None:
-        """Report to the router that an engine was lost."""
+        """Report to the router that the prefix cache of an engine is empty: the engine was lost, or
+        its cache was reset."""
         if self.router is not None:
             self.router.forget(index)
 

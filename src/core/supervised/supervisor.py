@@ -108,12 +108,13 @@ class EngineSupervisor:
             with suppress(TimeoutError, TokenmillError):
                 self.report = await asyncio.wait_for(link.ask(), ANSWER_SECONDS)
 
-    async def reset_prefix_cache(self) -> bool:
-        """Empty the engine's prefix cache. False if the engine hangs or is not ready."""
+    async def reset_prefix_cache(self) -> bool | None:
+        """Empty the engine's prefix cache, and return whether it is empty. None: the engine hangs
+        or is not ready."""
         if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
                 return await asyncio.wait_for(link.reset_prefix_cache(), ANSWER_SECONDS)
-        return False
+        return None
 
     async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
         """The explanations of the step log for a request, or for the slowest ones. Empty if the

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -11,11 +13,13 @@ from ...contract.plugin_info import PluginInfo, Source
 from ...errors import describe
 from ...log import get_logger
 
+LOG_SECONDS = 60.0
 _log = get_logger("plugins")
 
 
 class FailureLog:
-    """Counts failures per plugin and hook, and logs the 1st, 10th, 100th, ... of each."""
+    """Counts failures per plugin and hook. Logs the 1st, 10th, 100th, ... of each, and others if a
+    minute has passed since the last line."""
 
     def __init__(self, emit: Callable[[PluginFailed], None]) -> None:
         """`emit` sends the event to the observers."""
@@ -23,13 +27,16 @@ class FailureLog:
         """Plugins that lost a hook since the start, and why."""
         self._emit = emit
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._logged_at: dict[tuple[str, str], float] = {}
 
     def record(self, source: Source, hook: str, error: BaseException | str, action: str) -> None:
         """Record one failure. `action` says what the engine did; see PluginFailed."""
         self._counts[source.plugin, hook] += 1
         count = self._counts[source.plugin, hook]
         text = error if isinstance(error, str) else describe(error)
-        if _is_power_of_ten(count):
+        now, last = time.monotonic(), self._logged_at.get((source.plugin, hook), -math.inf)
+        if _is_power_of_ten(count) or now - last >= LOG_SECONDS:
+            self._logged_at[source.plugin, hook] = now
             _log.warning(
                 "plugin_failed",
                 **asdict(source),
