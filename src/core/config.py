@@ -333,7 +333,7 @@ class EngineConfig:
         None,
         "GGUF file with the vision part of a GGUF model; default: the one file mmproj*.gguf beside "
         "it",
-        metavar="FILE",
+        metavar="PATH",
     )
     mm_processor_kwargs: str | Mapping[str, object] | None = setting(
         None,

@@ -186,6 +186,7 @@ class EngineShell(EngineClient):
 
     @property
     def images(self) -> ImageReading:
+        _ = self._facts
         assert self._images is not None, "the engine is started"
         return self._images
 
