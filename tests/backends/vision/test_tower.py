@@ -20,7 +20,7 @@ from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 
-from .tiny_models import CLASSES, MEAN, PATCH, RESCALE, STD, TinyModel, picture, write_model
+from .tiny_models import CLASSES, MEAN, RESCALE, STD, TinyModel, picture, write_model
 
 
 def load(
@@ -111,7 +111,11 @@ def test_the_engine_learns_what_images_need(smolvlm: TinyModel) -> None:
     vision = load(smolvlm.path, torch.bfloat16)
     assert vision is not None
     info = vision.info
-    assert (info.processor, info.placeholder_token_id, info.bytes_per_token) == ("idefics3", 500, 128)
+    assert (info.processor, info.placeholder_token_id, info.bytes_per_token) == (
+        "idefics3",
+        500,
+        128,
+    )
     # 8 images, each with 2 x 2 tiles and the whole one
     tokens = (2 * 2 + 1) * smolvlm.tokens_of(smolvlm.side)
     assert info.cache_bytes == 8 * tokens * 128
@@ -162,5 +166,3 @@ def test_a_missing_tensor_is_named(smolvlm: TinyModel, tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ConfigError, match=r"vision_model\.post_layernorm\.bias"):
         load(tmp_path)
-
-
