@@ -116,13 +116,14 @@ class ModelExecutor:
         if not checkpoint.config.has_head:
             speculation = drafts = None  # the last stage drafts
         impl = impl or backends.models(ModelSpec(path=checkpoint.path, fields={}))
-        parts = load_parts(checkpoint, config, backends, spec, progress, impl, layout.groups)
+        given = checkpoint, config, backends, spec, progress, impl, layout.groups
+        parts = load_parts(*given, reads_images=reads_images)
         progress(WARM_UP, 0.0)
         vision = _load_vision(checkpoint, config, parts) if reads_images else None
         check_model(parts, config, load_seconds=time.monotonic() - started)
         sizes = _graph_sizes(parts, config)
         num_blocks = layout.num_blocks or _count_blocks(
-            parts, config, layout, drafts, num_drafts, sizes
+            parts, config, layout, drafts, num_drafts, sizes, vision
         )
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
         info = _describe(checkpoint, parts, layout, num_blocks, speculation, vision)
@@ -328,6 +329,7 @@ def _count_blocks(
     drafts: DraftSupport | None,
     num_drafts: int,
     graph_sizes: Sequence[int],
+    vision: Vision | None,
 ) -> int:
     """`num_drafts`: draft tokens per request, which the last stage proposes."""
     spec, model, num_groups = parts.spec, parts.decoder.config, len(layout.groups.windows)
@@ -336,6 +338,7 @@ def _count_blocks(
     memory = measure_gpu_memory(parts, config, num_drafts)
     more = graph_bytes(graph_sizes, model.vocab_size)
     more += 0 if drafts is None else drafts.probs_bytes(config.max_num_seqs)
+    more += 0 if vision is None else vision.info.cache_bytes + vision.encoder_bytes
     memory = replace(memory, activations=memory.activations + more)
     log.info(
         "gpu_memory",

@@ -18,6 +18,7 @@ from ..linear.choice import AutoLinear
 from ..models.base import ModelImpl
 from ..running.parts.memory_need import EMBEDDING, Keeping, available_memory
 from ..running.parts.model_parts import Backends, choose_spec, keeping_of, layer_specs, linear_spec
+from ..vision.memory import ImageMemory, estimate_images
 from ..weights.checkpoint import Checkpoint
 from ..weights.config.kv_groups import group_layers
 from ..weights.packed import StoredTensor, WeightFormat
@@ -89,7 +90,9 @@ class ModelReport:
     groups: tuple[TensorGroup, ...]
     file_bytes: int
     weight_bytes: int
-    """Memory for the weights of all ranks of a replica."""
+    """Memory for the weights of the text model in all ranks of a replica."""
+    images: ImageMemory | None
+    """Memory for images in the first rank; None: the model would serve only text."""
     kv_bytes_per_token: int
     """In the KV cache, over all layers and ranks."""
     kept_kv_bytes_per_token: int
@@ -97,8 +100,8 @@ class ModelReport:
     available_bytes: int
     """Memory that is free on the device, for each replica. If each rank has a GPU: the smallest."""
     context_that_fits: int
-    """Tokens of one request that fit into the memory left by weights and activations; at most
-    `max_model_len`. The KV cache may be set to less: see --kv-cache-memory."""
+    """Tokens of one request that fit into the memory left by weights, images and activations; at
+    most `max_model_len`. The KV cache may be set to less: see --kv-cache-memory."""
     step_tokens: int
     """Tokens of the largest step."""
     ranks: tuple[RankMemory, ...]
@@ -158,6 +161,7 @@ def inspect_model(
         groups=_group(stored, keeping),
         file_bytes=sum(one.num_bytes for one in stored.values()),
         weight_bytes=_sum(ranks, "weights"),
+        images=estimate_images(parts[0], config, keeping.linear, keeping.spec),
         kv_bytes_per_token=kv_bytes,
         kept_kv_bytes_per_token=kv_bytes // len(windows) * windows.count(None),
         available_bytes=available,

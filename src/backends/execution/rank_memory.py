@@ -15,7 +15,13 @@ from ..attention.base import AttentionSpec
 from ..machine.device import choose_device
 from ..machine.memory import loadable_memory
 from ..models.base import ModelImpl
-from ..running.parts.memory_need import Keeping, refuse_too_large, rotary_bytes, weight_bytes
+from ..running.parts.memory_need import (
+    Keeping,
+    image_bytes,
+    refuse_too_large,
+    rotary_bytes,
+    weight_bytes,
+)
 from ..running.parts.model_parts import Backends, choose_spec, keeping_of
 from ..state import kv_cache
 from ..weights.checkpoint import Checkpoint
@@ -40,7 +46,8 @@ class RankMemory:
 
     rank: int
     weights: int
-    """On CPUs, the first rank of a stage has the embedding, in which the others look up rows."""
+    """Of the text model. On CPUs, the first rank of a stage has the embedding, in which the others
+    look up rows."""
     rotation: int
     """Tables of cosines and sines: the maximum, which is reached while the last one is made."""
     kv_per_token: int
@@ -49,11 +56,13 @@ class RankMemory:
     """A block of the KV cache, which holds the layers of one group."""
     activations: int
     """Estimate for the largest step: `max_num_batched_tokens` tokens of `max_num_seqs` requests."""
+    images: int = 0
+    """The vision tower, the encoder cache, pixels and one run of the encoder."""
 
     @property
     def fixed(self) -> int:
         """The memory that the KV cache cannot use."""
-        return self.weights + self.rotation + self.activations
+        return self.weights + self.rotation + self.activations + self.images
 
 
 def estimate_ranks(
@@ -78,7 +87,7 @@ def refuse_ranks_too_large(
     for together in _by_memory(pairs, spec.device):
         block_bytes = spec.block_size * sum(rank.kv_per_token for _, rank in together)
         own = [part for part, _ in together]
-        refuse_too_large(own, config, keeping, block_bytes, available)
+        refuse_too_large(own, config, keeping, block_bytes, available, reads_images=True)
         if len(together) > 1:
             _refuse_caches([rank for _, rank in together], config, available)
 
@@ -90,7 +99,7 @@ def _refuse_caches(
     blocks = [kv_cache.fixed_num_blocks(config, rank.kv_per_block) or 0 for rank in ranks]
     caches = sum(n * rank.kv_per_block for n, rank in zip(blocks, ranks, strict=True))
     left = (loadable_memory() if available is None else available) - sum(
-        rank.weights for rank in ranks
+        rank.weights + rank.images for rank in ranks
     )
     if caches > max(left, 0):
         raise ConfigError(
@@ -172,6 +181,7 @@ def _estimate(
         kv_per_token=block_bytes // spec.block_size * len(groups.windows),
         kv_per_block=block_bytes,
         activations=_activation_bytes(model, config, spec.dtype, spec.device, size > 1),
+        images=image_bytes([part], keeping, config),
     )
 
 

@@ -27,6 +27,8 @@ _DEFAULTS = {
 """transformers' values of sizes that config.json may lack."""
 _MAX_PATCHES = 1 << 16
 """Bounds the table of positions."""
+_INDEX_BYTES = 8
+"""Of a byte of the image, while it is looked up in the table of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,14 @@ class TowerConfig:
         layer = 4 * (e * e + e) + 2 * e * i + i + e + 4 * e
         ends = 3 * self.patch_size**2 * e + e + self.num_patches_per_side**2 * e + 2 * e
         return self.num_layers * layer + ends + self.scale_factor**2 * e * self.text_hidden_size
+
+    def run_bytes(self, side: int, itemsize: int) -> int:
+        """Estimate the memory for encoding a square image, with numbers of `itemsize` bytes: where
+        pixels become patches, in attention, or in a feed-forward network."""
+        e, i = self.hidden_size, self.intermediate_size
+        entry = 3 * side**2 * (_INDEX_BYTES + 2 * itemsize)
+        widest = max(7 * e, 2 * e + 2 * i)
+        return max(entry, (side // self.patch_size) ** 2 * widest * itemsize)
 
 
 def is_known(fields: Mapping[str, Any]) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,6 +13,7 @@ from ...core.interfaces import MediaInfo
 from ...core.log import get_logger
 from ..linear.base import LinearBackend
 from ..media.idefics3.processor import Idefics3Processor
+from ..media.idefics3.settings import read_settings
 from ..weights.checkpoint import Checkpoint
 from ..weights.checkpoint_decorator import as_stored
 from ..weights.files.safetensors_files import SafetensorsFiles
@@ -36,6 +35,22 @@ class Vision:
 
     tower: VisionTower
     info: MediaInfo
+    encoder_bytes: int
+    """Estimated memory for one run of the tower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundVision:
+    """A tower that is not loaded yet, and what the engine must know about its images."""
+
+    source: VisionSource
+    sizes: TowerConfig
+    info: MediaInfo
+    tile: int
+    """Sides of what one run of the tower encodes, in pixels."""
+    tokens_per_tile: int
+    encoder_bytes: int
+    """Estimated memory for one run of the tower."""
 
 
 def load_vision(
@@ -54,17 +69,36 @@ def load_vision(
     if not checkpoint.config.has_embedding:
         return None
     try:
-        source = _find_source(as_stored(checkpoint), config)
+        found = _find(checkpoint, config, dtype)
     except NoVision as reason:
         log.info("only_text_model_used", path=str(checkpoint.path), reason=str(reason))
         return None
+    if found is None:
+        return None
+    files = found.source.files
+    tower = load_tower(files, found.sizes, dtype=dtype, device=device, linear=linear)
+    files.release()
+    log.info("vision_tower_loaded", weights_mib=tower.num_bytes >> 20)
+    return Vision(tower=tower, info=found.info, encoder_bytes=found.encoder_bytes)
+
+
+def find_vision(
+    checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dtype
+) -> FoundVision | None:
+    """Describe the tower that `load_vision` would load, without its weights. Raises ConfigError as
+    that does."""
+    try:
+        return _find(checkpoint, config, dtype)
+    except NoVision:
+        return None
+
+
+def _find(checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dtype) -> FoundVision | None:
+    source = _find_source(as_stored(checkpoint), config)
     if source is None:
         return None
     sizes = read_tower_config(source.fields, source.source)
-    tower = load_tower(source.files, sizes, dtype=dtype, device=device, linear=linear)
-    source.files.release()
-    log.info("vision_tower_loaded", weights_mib=tower.num_bytes >> 20)
-    return Vision(tower=tower, info=_describe(source.fields, sizes, config, dtype))
+    return _describe(source, sizes, config, dtype)
 
 
 def _find_source(stored: Checkpoint, config: EngineConfig) -> VisionSource | None:
@@ -109,19 +143,28 @@ def _check_settings(config: EngineConfig) -> None:
 
 
 def _describe(
-    fields: Mapping[str, Any], sizes: TowerConfig, config: EngineConfig, dtype: torch.dtype
-) -> MediaInfo:
+    source: VisionSource, sizes: TowerConfig, config: EngineConfig, dtype: torch.dtype
+) -> FoundVision:
     kwargs = config.mm_processor_kwargs or {}
     assert not isinstance(kwargs, str), "EngineConfig has read it"
-    processor, limit = Idefics3Processor(fields, kwargs), config.image_limit
+    processor, limit = Idefics3Processor(source.fields, kwargs), config.image_limit
     largest = processor.num_tokens(limit.width or _HUGE, limit.height or _HUGE)
     bytes_per_token = sizes.text_hidden_size * dtype.itemsize
-    return MediaInfo(
+    settings = read_settings(source.fields, kwargs)
+    info = MediaInfo(
         processor=processor.name,
-        config=fields,
+        config=source.fields,
         placeholder_token_id=sizes.image_token_id,
         bytes_per_token=bytes_per_token,
         cache_bytes=limit.count * largest * bytes_per_token,
+    )
+    return FoundVision(
+        source=source,
+        sizes=sizes,
+        info=info,
+        tile=settings.tile,
+        tokens_per_tile=settings.tokens_per_tile,
+        encoder_bytes=sizes.run_bytes(settings.tile, dtype.itemsize),
     )
 
 

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from ..linear.base import ACTIVATIONS, Projection
-from .attention import attend
 from .config import TowerConfig
+from .dividing import divided
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class VisionTower:
         hidden_pe = hidden_pe + self._positions(pixels_yxc)
         for layer in self.layers:
             hidden_pe = hidden_pe + self._attend(layer, layer.attention_norm(hidden_pe))
-            inner = activate(layer.up(layer.feed_forward_norm(hidden_pe)))
+            inner = divided(activate, layer.up(layer.feed_forward_norm(hidden_pe)))
             hidden_pe = hidden_pe + layer.down(inner)
         return self.connector(self._squares(self.norm(hidden_pe)))
 
@@ -114,7 +114,7 @@ class VisionTower:
         """Attention between all patches."""
         heads = layer.qkv(hidden_pe).view(len(hidden_pe), 3, self.config.num_heads, -1)
         q_hpd, k_hpd, v_hpd = heads.permute(1, 2, 0, 3).unbind()
-        return layer.output(attend(q_hpd, k_hpd, v_hpd).transpose(0, 1).flatten(1))
+        return layer.output(divided(_attention, q_hpd, k_hpd, v_hpd).transpose(0, 1).flatten(1))
 
     def _squares(self, hidden_pe: torch.Tensor) -> torch.Tensor:
         """Join squares of patches, as transformers' pixel shuffle does. The image is a square."""
@@ -122,3 +122,7 @@ class VisionTower:
         side = int(len(hidden_pe) ** 0.5)
         rows = hidden_pe.view(side // factor, factor, side // factor, factor, size)
         return rows.permute(0, 2, 1, 3, 4).reshape(-1, factor * factor * size)
+
+
+def _attention(q_hpd: torch.Tensor, k_hpd: torch.Tensor, v_hpd: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q_hpd[None], k_hpd[None], v_hpd[None])[0]

@@ -49,6 +49,7 @@ def _print(report: Any) -> None:
                 f"{size_text(report.kv_bytes_per_token)} per token, {report.kv_cache_dtype}"
                 + _behind_windows(report),
             ),
+            *_images(report.images),
             ("available", f"{size_text(report.available_bytes)}{_where(report)}"),
             ("context", f"{report.context_that_fits:,} tokens fit, of {report.max_model_len:,}"),
         ]
@@ -65,6 +66,15 @@ def _print(report: Any) -> None:
 
 def _each(report: Any) -> str:
     return "" if report.num_replicas == 1 else f" for each of {report.num_replicas} replicas"
+
+
+def _images(images: Any) -> list[tuple[str, str]]:
+    if images is None:
+        return []
+    others = size_text(images.cache + images.pixels + images.encoder)
+    tower = f"{size_text(images.tower)} of memory for the encoder"
+    tokens = f"{images.num_images} per prompt, of at most {images.tokens_per_image:,} tokens"
+    return [("images", f"{tower}, {others} for {tokens}")]
 
 
 def _where(report: Any) -> str:

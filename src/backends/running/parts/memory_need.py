@@ -13,6 +13,7 @@ from ....core.errors import ConfigError
 from ...linear.base import LinearBackend, LinearSpec
 from ...linear.choice import looks_up, packed_bytes
 from ...machine.memory import loadable_memory
+from ...vision.memory import estimate_images
 from ...weights.checkpoint import Checkpoint
 from ...weights.config.model_config import ModelConfig
 from ...weights.formats.quantizing import QUANTIZE_ON_LOAD
@@ -169,8 +170,11 @@ def refuse_too_large(
     keeping: Keeping,
     block_bytes: int,
     available: int | None = None,
+    *,
+    reads_images: bool = False,
 ) -> None:
-    """Raise ConfigError if the weights and one block of the KV cache do not fit into memory.
+    """Raise ConfigError if the weights and one block of the KV cache do not fit into memory, with
+    all that images need if it `reads_images`.
 
     `parts`: the parts of the model that share the memory, one per rank. `block_bytes`: of a block
     of all parts together. `available`: bytes for this replica; None: what it may use now.
@@ -179,7 +183,9 @@ def refuse_too_large(
     if available is None:
         available = available_memory(keeping.spec.device)
     model = parts[0].config.for_context(config.max_model_len)
-    others = block_bytes + len(parts) * rotary_bytes(model, keeping.spec.dtype)
+    images = image_bytes(parts, keeping, config) if reads_images else 0
+    text = block_bytes + len(parts) * rotary_bytes(model, keeping.spec.dtype)
+    others = text + images
     if weights + others <= available:
         return
     dtype = str(keeping.spec.dtype).removeprefix("torch.")
@@ -188,16 +194,25 @@ def refuse_too_large(
         for flag, forms, kept in _remedies(parts, config, keeping)
         if _weights_of(forms, kept, config) + others <= available
     ]
+    if images and weights + text <= available:
+        remedies.append("lower --limit-mm-per-prompt or use --language-model-only")
     replicas = config.data_parallel_size
     if replicas > 1:
         remedies.append("lower --data-parallel-size")
     remedy = " or ".join([*remedies, "use a smaller model, or a file with fewer bits per weight"])
     raise ConfigError(
         f"{parts[0].path} needs {weights / _GIB:.2f} GiB of memory for its weights, computed in "
-        f"{dtype}, and {others / _GIB:.2f} GiB for a block of KV cache and the rotation of "
+        f"{dtype}, {f'{images / _GIB:.2f} GiB for images, ' if images else ''}and "
+        f"{text / _GIB:.2f} GiB for a block of KV cache and the rotation of "
         f"{model.max_position_embeddings} positions, but {available / _GIB:.2f} GiB are available"
         f"{f' to each of {replicas} replicas' if replicas > 1 else ''}: {remedy}"
     )
+
+
+def image_bytes(parts: Sequence[Checkpoint], keeping: Keeping, config: EngineConfig) -> int:
+    """Return the memory for images in all of these parts, see ImageMemory."""
+    found = [estimate_images(part, config, keeping.linear, keeping.spec) for part in parts]
+    return sum(one.total for one in found if one is not None)
 
 
 def _weights_of(parts: Sequence[Checkpoint], keeping: Keeping, config: EngineConfig) -> int:

@@ -188,9 +188,11 @@ def load_parts(
     progress: Progress,
     impl: ModelImpl,
     groups: KVGroups | None = None,
+    *,
+    reads_images: bool = False,
 ) -> ModelParts:
     """Load the weights, and create the backends. `impl` runs the model. `groups`: the groups of its
-    layers; None: one group.
+    layers; None: one group. `reads_images`: leave room for its vision tower, and for images.
 
     Raises ConfigError if the weights and one block of the KV cache are larger than the memory.
     """
@@ -198,7 +200,8 @@ def load_parts(
     model = checkpoint.config
     block_bytes = kv_cache.bytes_per_block(model, spec.block_size, spec.cache_dtype, groups)
     keeping = keeping_of(config, backends, spec, impl, checkpoint)
-    refuse_too_large([checkpoint], config, keeping, block_bytes * len(groups.windows))
+    block_bytes *= len(groups.windows)
+    refuse_too_large([checkpoint], config, keeping, block_bytes, reads_images=reads_images)
     products = linear_spec(spec, checkpoint)
     linear = backends.linear(products)
     is_possible = keeping.is_packable and keeps_float16(spec.device, backends.linear)
