@@ -1,5 +1,4 @@
-"""One engine in virtual time: the real state machine and plugins, and an executor that only says how
-long a step takes."""
+"""One engine in virtual time: the real state machine and plugins, without a model."""
 
 from __future__ import annotations
 

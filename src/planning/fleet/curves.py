@@ -29,7 +29,7 @@ class Curve:
     swing: float = 0.8
     """`day`: the rate at the peak is 1 + swing times the average, and at the trough 1 - swing."""
     noise: float = 0.1
-    """`day`: the standard deviation of the rate's noise, which is new each minute, as a fraction."""
+    """`day`: the standard deviation of the noise of each minute's rate, as a fraction."""
     burst_factor: float = 5.0
     """`bursts`: the rate in the first tenth of each period, divided by the rate in the rest."""
 

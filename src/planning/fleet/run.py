@@ -54,7 +54,7 @@ class FleetRun:
         )
 
     def run(self, progress: Callable[[float], None] = lambda fraction: None) -> FleetOutcome:
-        """Serve all requests. `progress` is called with the fraction of the time that has passed."""
+        """Serve all requests. `progress` gets the fraction of the time that has passed."""
         with quiet_logs():
             self._operator.begin()
             self._serve(progress)
@@ -85,6 +85,7 @@ class FleetRun:
                 progress(min(1.0, clock.now / self._duration) if self._duration else 1.0)
             else:
                 clock.advance()
+        progress(1.0)
 
     def _arrive(self, planned: PlannedRequest, number: int) -> None:
         self._tally.arrive(planned.at)

@@ -64,8 +64,10 @@ class Sender:
     # Requests
 
     def send(self, client: Client, now: float) -> Replica | None:
-        """Queue a request in the replica that the router chooses, or another one while that is full.
-        Return the replica; None if the request ended because there is none."""
+        """Queue a request in the replica that the router chooses, or in another one if it is full.
+
+        Return the replica; None if the request ended because there is none.
+        """
         full: set[Replica] = set()
         refusal: OverloadedError | None = None
         while True:

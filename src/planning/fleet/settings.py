@@ -26,8 +26,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscaler:
-    """A rule for the number of replicas: the current number times metric / target, rounded up, as in
-    Kubernetes' HorizontalPodAutoscaler. Ray Serve's rule for requests is the same."""
+    """A rule for the number of replicas: the current number times metric / target, rounded up.
+
+    Kubernetes' HorizontalPodAutoscaler has this rule; Ray Serve's rule for requests is the same.
+    """
 
     target: float
     """Of `metric`, per replica."""
@@ -63,7 +65,7 @@ class FleetSettings:
     start_seconds: float = 60.0
     """From the start of a replica's machine to its first request."""
     detection_seconds: float = 0.1
-    """From a replica's death until the router is told. Requests that are sent to it meanwhile wait."""
+    """From a replica's death until the router knows. Requests sent to it in this time wait."""
     losses: tuple[Loss, ...] = ()
     update_at: float | None = None
     """When a rolling update begins: each replica in turn drains, ends and starts again."""
