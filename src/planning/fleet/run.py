@@ -44,7 +44,9 @@ class FleetRun:
         self._config = config
         self._times = times
         self._watch = Watch(self.examples)
-        self._checker = VirtualEngine(config, times, self._watch)
+        self._first = VirtualEngine(config, times, self._watch)
+        """Of replica 0, and checks requests. Wrong settings fail here, before the run."""
+        self._made = False
         self._clock = Clock()
         self._tally = Tally(settings.limits_ms, max(duration, 1e-3) / NUM_INTERVALS)
         self._sender = Sender(config, self._tally, self.examples)
@@ -90,12 +92,15 @@ class FleetRun:
     def _arrive(self, planned: PlannedRequest, number: int) -> None:
         self._tally.arrive(planned.at)
         try:
-            checked = self._checker.check(planned)
+            checked = self._first.check(planned)
         except InvalidRequestError as error:
             self._sender.refuse(planned, error)
             return
         self._driver.send(Client(number, planned, checked))
 
     def _make(self, index: int, now: float) -> Replica:
+        if index == 0 and not self._made:
+            self._made = True
+            return Replica(index, self._first, now)
         own = replace(self._config, seed=self._config.seed + index)
         return Replica(index, VirtualEngine(own, self._times, self._watch), now)

@@ -139,17 +139,23 @@ def _policies(args: argparse.Namespace) -> list[Settings]:
     return vary([*texts, *args.vary], given, leave_out=VARIED)
 
 
-def _cases(settings: FleetSettings) -> list[FleetSettings]:
-    """The fleet, and the same one without its losses, which shows what they cost."""
-    return [settings, replace(settings, losses=())] if settings.losses else [settings]
+def _cases(settings: FleetSettings) -> list[tuple[FleetSettings, str]]:
+    """The fleet, and the same one without its losses, which shows what they cost; with a remark for
+    the display of progress."""
+    if not settings.losses:
+        return [(settings, "")]
+    return [(settings, ", with losses"), (replace(settings, losses=()), ", without losses")]
 
 
 def _one(
-    runner: _Runner, policy: Settings, settings: FleetSettings, progress: ProgressDisplay
+    runner: _Runner,
+    policy: Settings,
+    case: tuple[FleetSettings, str],
+    progress: ProgressDisplay,
 ) -> Column:
     examples: dict[str, str] = {}
-    title = describe(policy)
-    stage = f"simulating {title}{'' if settings.losses else ', nothing lost'}"
+    settings, remark = case
+    stage = f"simulating {describe(policy)}{remark}"
     outcome = runner.run(policy, settings, examples, partial(progress, stage))
     return Column(
         policy=policy,
