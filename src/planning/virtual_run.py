@@ -4,74 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..core.config import EngineConfig
-from ..core.contract.events import PluginFailed, Preempted, Started, StepDone
-from ..core.contract.hookspecs import hookimpl
 from ..core.engine.committing import RequestUpdate
-from ..core.engine.engine_core import EngineCore
-from ..core.engine.request import Request
-from ..core.errors import (
-    InvalidRequestError,
-    OverloadedError,
-    RateLimitedError,
-    RequestFailedError,
-)
-from ..core.host.plugin_host import PluginHost
+from ..core.errors import InvalidRequestError, OverloadedError, RequestFailedError
 from ..core.outputs import FinishReason
-from ..core.requests.request_options import RequestOptions
-from ..core.requests.sampling_params import SamplingParams
-from ..core.shell.checking import check_ids
-from ..core.shell.new_core import fit_max_model_len, make_core
-from ..core.shell.new_requests import make_requests
-from ..core.shell.steps.loop import RETRY_SECONDS
 from ..testing.quiet_logs import quiet_logs
 from .outcome import Outcome, mean_ms, percentile_ms
 from .step_time import StepTimes
-from .timed_executor import TimedExecutor, size_kv_cache
+from .virtual_engine import REFUSALS, VirtualEngine, Watch
 from .workload import PlannedRequest
-
-_REASONS = {
-    InvalidRequestError: "never fits",
-    OverloadedError: "overloaded",
-    RateLimitedError: "rate limited",
-    RequestFailedError: "admission failed",
-}
-
-
-ANY_ID = 1 << 63
-"""A vocabulary for prompts that are not computed: their ids only say which of them are equal."""
-
-
-class _Watch:
-    """An observer that counts the engine's events."""
-
-    def __init__(self, examples: dict[str, str]) -> None:
-        self._examples = examples
-        self.preemptions: Counter[str] = Counter({"recompute": 0, "swap": 0})
-        self.num_fallbacks = 0
-        self.num_queries = 0
-        self.num_hits = 0
-        self.num_steps = 0
-        self.failures: Counter[str] = Counter()
-
-    @hookimpl
-    def on_preempted(self, event: Preempted) -> None:
-        self.preemptions[event.mode] += 1
-        self.num_fallbacks += event.fell_back
-
-    @hookimpl
-    def on_step(self, event: StepDone) -> None:
-        self.num_steps += 1
-        self.num_queries += event.prefix_cache_queries
-        self.num_hits += event.prefix_cache_hits
-
-    @hookimpl
-    def on_plugin_failed(self, event: PluginFailed) -> None:
-        where = f"{event.plugin} in {event.hook}"
-        self.failures[where] += 1
-        self._examples.setdefault(where, event.error)
 
 
 @dataclass(slots=True)
@@ -84,25 +27,17 @@ class _Life:
 
 
 class VirtualRun:
-    """Runs one workload on one engine. It drives EngineCore and PluginHost as the engine's own loop
-    does, but time advances only by the duration of a step, or to the next arrival."""
+    """Runs one workload on one engine. Time advances only by the duration of a step, or to the next
+    arrival."""
 
     def __init__(
         self, requests: Sequence[PlannedRequest], config: EngineConfig, times: StepTimes
     ) -> None:
-        """Raises ConfigError or PluginError for settings that cannot work.
-
-        Plugins are called as in a real engine, except that their `lifespan` is not entered.
-        """
+        """Raises ConfigError or PluginError for settings that cannot work."""
         self.examples: dict[str, str] = {}
         """The first error message for each reason of a refusal, and each failure of a plugin."""
-        self._config = config
-        self._watch = _Watch(self.examples)
-        self._plugins = PluginHost.load(config, extra=[self._watch])
-        info = size_kv_cache(times.model, config, swaps=self._plugins.uses_swap)
-        self._executor = TimedExecutor(info, times.step_time)
-        self._max_model_len = fit_max_model_len(config, info)
-        self._core = self._make_core()
+        self._watch = Watch(self.examples)
+        self._engine = VirtualEngine(config, times, self._watch)
         self._coming = deque(requests)
         self._num_requests = len(requests)
         self._now = 0.0
@@ -122,7 +57,7 @@ class VirtualRun:
     def run(self, progress: Callable[[float], None] = lambda fraction: None) -> Outcome:
         """Serve all requests. `progress` is called with the fraction of requests that are done."""
         with quiet_logs():
-            while self._coming or self._core.has_work:
+            while self._coming or self._engine.core.has_work:
                 self._let_in(self._now)
                 self._turn()
                 progress(1 - (len(self._coming) + len(self._lives)) / self._num_requests)
@@ -132,17 +67,15 @@ class VirtualRun:
 
     def _turn(self) -> None:
         """Run one step, or advance the time to the next event."""
-        plan = self._core.plan(self._now)
-        self._note(self._core.take_updates())
-        if plan is None:
+        step, updates = self._engine.launch(self._now)
+        self._note(updates)
+        if step is None:
             self._now = self._next_time()
             return
-        self._decide(frozenset((grant.engine_id, grant.num_tokens) for grant in plan.grants))
-        result = self._executor.run(plan)
-        end = self._now + self._executor.step_seconds
-        self._let_in(end)  # requests that arrive while the device computes
-        self._now = end
-        self._note(self._core.commit(plan, result, end))
+        self._decide(frozenset((grant.engine_id, grant.num_tokens) for grant in step.plan.grants))
+        self._let_in(step.end)  # requests that arrive while the device computes
+        self._now = step.end
+        self._note(self._engine.commit(step))
 
     def _decide(self, decision: object) -> None:
         self.decisions = hash((self.decisions, self._now, decision))
@@ -150,9 +83,8 @@ class VirtualRun:
     def _next_time(self) -> float:
         """The time of the next arrival, or of the scheduler's next turn, whichever is earlier."""
         times = [self._coming[0].at] if self._coming else []
-        if self._core.has_work:
-            wake_at = self._core.wake_at
-            times.append(self._now + RETRY_SECONDS if wake_at is None else wake_at)
+        if (turn := self._engine.next_turn(self._now)) is not None:
+            times.append(turn)
         return max(self._now, min(times, default=self._now))
 
     # Requests
@@ -164,34 +96,15 @@ class VirtualRun:
     def _add(self, planned: PlannedRequest) -> None:
         number = self._num_requests - len(self._coming)
         try:
-            [request] = self._make_request(planned, f"request-{number}")
-            self._core.add([request], planned.at)
+            checked = self._engine.check(planned)
+            engine_id = self._engine.add(checked, f"request-{number}", planned.at, planned.at)
         except (InvalidRequestError, OverloadedError, RequestFailedError) as error:
-            reason = _REASONS[type(error)]
+            reason = REFUSALS[type(error)]
             self._refused[reason] += 1
             self._decide((number, reason))
             self.examples.setdefault(reason, str(error))
             return
-        self._lives[request.engine_id] = _Life(planned)
-
-    def _make_request(self, planned: PlannedRequest, request_id: str) -> list[Request]:
-        # Policies are compared on one workload, so a policy without priorities ignores them.
-        priority = planned.priority if self._plugins.order.uses_priority else 0
-        checked = check_ids(
-            planned.prompt_token_ids,
-            SamplingParams(max_tokens=planned.max_tokens, temperature=0.0, ignore_eos=True),
-            RequestOptions(priority=priority, cache_salt=planned.cache_salt),
-            vocab_size=ANY_ID,
-            max_model_len=self._max_model_len,
-        )
-        return make_requests(
-            checked,
-            request_id=request_id,
-            seed=0,
-            arrival_time=planned.at,
-            info=self._executor.info,
-            config=self._config,
-        )
+        self._lives[engine_id] = _Life(planned)
 
     def _note(self, updates: Sequence[RequestUpdate]) -> None:
         for update in updates:
@@ -220,14 +133,7 @@ class VirtualRun:
                 after = self._now - life.first_token
                 self._tpots.append(after / (life.planned.max_tokens - 1))
 
-    # Begin and end
-
-    def _make_core(self) -> EngineCore:
-        info, max_model_len = self._executor.info, self._max_model_len
-        config = replace(self._config, step_log_size=0)  # hooks take real time, and steps do not
-        core = make_core(config, info, self._plugins, max_model_len)
-        self._plugins.emit(Started(info=info, model_name=info.name, max_model_len=max_model_len))
-        return core
+    # Result
 
     def _outcome(self) -> Outcome:
         ttfts, gaps, e2e = sorted(self._ttfts), sorted(self._gaps), sorted(self._e2e)

@@ -24,6 +24,8 @@ class PlannedRequest:
     """The number of tokens that it generates: nothing ends it early."""
     priority: int = 0
     cache_salt: str | None = None
+    session_id: str | None = None
+    """The conversation or tenant that it belongs to, for routers that keep one on one replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

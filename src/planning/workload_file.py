@@ -42,6 +42,7 @@ class RecordedRequest:
     prefix: str | None = None
     num_prefix_tokens: Annotated[int, Meta(ge=0)] = 0
     cache_salt: str | None = None
+    session_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,4 +192,5 @@ def _plan(request: RecordedRequest, begin: float, rng: random.Random, seed: int)
         max_tokens=request.max_tokens,
         priority=request.priority,
         cache_salt=request.cache_salt,
+        session_id=request.session_id,
     )

@@ -10,6 +10,8 @@ import numpy as np
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 200, 56, 34, 10
 NUM_BINS = 30
+COLOURS = ("#2f74d0", "#d9622b", "#2f9e63", "#a855c7", "#b08900", "#c2386b", "#4a9aa8", "#77797d")
+"""Of lines; they can be read on a light and on a dark page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,25 @@ def bars(values: Sequence[float], x_label: str, label: str) -> str:
         )
         for index, value in enumerate(values)
     )
+    return _frame(x, y, drawn, x_label, f"{label} by {x_label}")
+
+
+def lines(
+    series: Sequence[tuple[str, Sequence[tuple[float, float]]]], x_label: str, label: str
+) -> str:
+    """A line for each (name, points), in a colour of its own, and their names below each other."""
+    points = [point for _, found in series for point in found]
+    x, y = _axes(0.0, max(at for at, _ in points), 0.0, max(value for _, value in points))
+    drawn = ""
+    for index, (name, found) in enumerate(series):
+        colour = COLOURS[index % len(COLOURS)]
+        path = " ".join(f"{x.at(at)},{y.at(value)}" for at, value in found)
+        drawn += (
+            f'<polyline class="series" stroke="{colour}" points="{path}">'
+            f"<title>{escape(name)}</title></polyline>"
+            f'<text x="{WIDTH - 10}" y="{TOP + 12 * (index + 1)}" text-anchor="end" '
+            f'style="fill: {colour}">{escape(name)}</text>'
+        )
     return _frame(x, y, drawn, x_label, f"{label} by {x_label}")
 
 

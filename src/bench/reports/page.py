@@ -27,7 +27,8 @@ table { border-collapse: collapse; } th, td { text-align: left; padding: .15rem 
   font-variant-numeric: tabular-nums; } th { font-weight: 600; }
 svg { width: 100%; max-width: 560px; height: auto; fill: var(--mark); }
 svg text { font-size: 11px; fill: var(--soft); } .axis { fill: none; stroke: var(--line); }
-.mark { stroke: var(--mark); stroke-width: 2; } .one { stroke: var(--soft); stroke-dasharray: 3 3; }
+.mark { stroke: var(--mark); stroke-width: 2; }
+.series { fill: none; stroke-width: 1.5; } .one { stroke: var(--soft); stroke-dasharray: 3 3; }
 main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr));
   gap: 0 2rem; } h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; } section { overflow-x: auto; }
 """
@@ -35,13 +36,13 @@ main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 2
 
 def serve_page(result: Mapping[str, Any]) -> str:
     """The report of `bench serve`; `result` has the details of single requests."""
-    return _page(f"Serving benchmark of {result['model_id']}", _serve_parts(result))
+    return page(f"Serving benchmark of {result['model_id']}", _serve_parts(result))
 
 
 def fields_page(title: str, fields: Mapping[str, Any]) -> str:
     """The report of `bench throughput`, `latency` or `startup`: all figures, and a chart of each
     list of times."""
-    return _page(title, _fields_parts(fields))
+    return page(title, _fields_parts(fields))
 
 
 def compare_page(found: Sequence[Comparison], first: str, second: str) -> str:
@@ -52,8 +53,8 @@ def compare_page(found: Sequence[Comparison], first: str, second: str) -> str:
     ]
     heads = ("median time", f"{first} (ms)", f"{second} (ms)", "ratio", f"{second} is")
     chart = intervals([(o.name, o.low, o.ratio, o.high) for o in found], f"{second} / {first}")
-    parts = ("Medians", _table(heads, rows)), ("Ratios, with 95 % intervals", chart)
-    return _page(f"{first} and {second}", iter(parts))
+    parts = ("Medians", table(heads, rows)), ("Ratios, with 95 % intervals", chart)
+    return page(f"{first} and {second}", iter(parts))
 
 
 def _serve_parts(result: Mapping[str, Any]) -> Parts:
@@ -61,7 +62,7 @@ def _serve_parts(result: Mapping[str, Any]) -> Parts:
     metrics = {name: title for name, (_, title) in METRICS.items() if f"mean_{name}_ms" in plain}
     suffixes = [f"_{name}_ms" for name in metrics]
     others = {n: v for n, v in plain.items() if not n.endswith(tuple(suffixes))}
-    yield "Run", _table(("field", "value"), others.items())
+    yield "Run", table(("field", "value"), others.items())
     if metrics:
         first = suffixes[0]
         kinds = [name.removesuffix(first) for name in plain if name.endswith(first)]
@@ -69,7 +70,7 @@ def _serve_parts(result: Mapping[str, Any]) -> Parts:
             (title, *(f"{plain[f'{kind}_{name}_ms']:.2f}" for kind in kinds))
             for name, title in metrics.items()
         ]
-        yield "Times (ms)", _table(("time", *kinds), rows)
+        yield "Times (ms)", table(("time", *kinds), rows)
     is_ok = [not error for error in result["errors"]]
     times = {
         "TTFT (ms)": _milliseconds(result["ttfts"], is_ok),
@@ -88,11 +89,11 @@ def _serve_parts(result: Mapping[str, Any]) -> Parts:
 
 def _fields_parts(fields: Mapping[str, Any]) -> Parts:
     plain = {name: value for name, value in fields.items() if isinstance(value, str | int | float)}
-    yield "Figures", _table(("field", "value"), plain.items())
+    yield "Figures", table(("field", "value"), plain.items())
     for name, value in fields.items():
         if name.endswith("_phases"):
             rows = [(phase, f"{np.mean(seconds):.2f}") for phase, seconds in value.items()]
-            yield name.replace("_", " "), _table(("phase", "mean (s)"), rows)
+            yield name.replace("_", " "), table(("phase", "mean (s)"), rows)
         elif isinstance(value, list) and value and max(value) > 0:
             yield f"{name.replace('_', ' ')} (s)", bars(value, "iteration", name)
 
@@ -101,7 +102,8 @@ def _milliseconds(seconds: Sequence[float], is_ok: Sequence[bool]) -> list[float
     return [one * 1000 for one, ok in zip(seconds, is_ok, strict=True) if ok]
 
 
-def _table(heads: Sequence[str], rows: Any) -> str:
+def table(heads: Sequence[str], rows: Any) -> str:
+    """A table as HTML. Numbers are justified right."""
     head = "".join(f"<th>{escape(one)}</th>" for one in heads)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -113,7 +115,8 @@ def _cell(value: Any) -> str:
     return f'<td class="number">{text}</td>' if is_number else f"<td>{escape(text)}</td>"
 
 
-def _page(title: str, parts: Parts) -> str:
+def page(title: str, parts: Parts) -> str:
+    """A whole page."""
     sections = "".join(f"<section><h2>{escape(t)}</h2>{html}</section>" for t, html in parts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -145,7 +145,7 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
     )  # fmt: skip
     hit_rate = outcome.prefix_cache_hit_rate
     return (
-        *map(_milliseconds, latencies),
+        *map(milliseconds, latencies),
         f"{outcome.output_throughput:.1f}",
         f"{outcome.request_throughput:.3f}",
         str(outcome.num_preemptions.get("recompute", 0)),
@@ -158,7 +158,8 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
     )
 
 
-def _milliseconds(value: float | None) -> str:
+def milliseconds(value: float | None) -> str:
+    """A latency as text."""
     if value is None:
         return "-"
     return f"{value:.1f} ms" if value < 10_000 else f"{value / 1000:.1f} s"
