@@ -135,14 +135,14 @@ def ngrams(ids: Sequence[int], size: int) -> list[tuple[int, ...]]:
     return [tuple(ids[i : i + size]) for i in range(len(ids) - size + 1)]
 
 
-def test_no_ngram_comes_twice_and_drafts_change_no_token(http: httpx.Client, real: Served) -> None:
+def test_no_ngram_comes_twice_and_drafts_change_no_token(http: httpx.Client, exact: Served) -> None:
     plain = tell(http)
     assert len(set(ngrams(plain["choices"][0]["token_ids"], 3))) < 12, "the model repeats itself"
     answer = tell(http, vllm_xargs={"ngram_size": 3, "window_size": 500}, n=2)
     assert plain["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 0
     for choice in answer["choices"]:
         assert len(set(ngrams(choice["token_ids"], 3))) == 12
-    with real.client() as undrafted:
+    with exact.client() as undrafted:
         expected = tell(undrafted, vllm_xargs={"ngram_size": 3, "window_size": 500})
     assert answer["choices"][1]["token_ids"] == expected["choices"][0]["token_ids"]
     exempt = plain["choices"][0]["token_ids"]
@@ -156,17 +156,17 @@ def test_a_processor_knows_the_tokens_of_a_text(http: httpx.Client) -> None:
 
 
 def test_reasoning_ends_after_its_budget_and_drafts_change_no_token(
-    http: httpx.Client, real: Served
+    http: httpx.Client, exact: Served
 ) -> None:
     end = http.post("/tokenize", json={"prompt": "</think>"}).json()["tokens"]
     limit = {"max_tokens": 4, "start": [1], "end": end, "is_open": True}
-    with real.client() as undrafted:
+    with exact.client() as undrafted:
         free, drafted = (
             tell(one, vllm_xargs={"thinking_budget": limit})["choices"][0]["token_ids"]
             for one in (undrafted, http)
         )
         plain = tell(undrafted)["choices"][0]["token_ids"]
-        body = THINKING | {"model": real.engine.model_name, "stream": False}
+        body = THINKING | {"model": exact.engine.model_name, "stream": False}
         check_error(undrafted.post(CHAT, json=body), 400, "thinking_token_budget")
         claude = {"model": body["model"], "max_tokens": 2, "messages": THINKING["messages"][:1]}
         claude["thinking"] = {"type": "enabled", "budget_tokens": 1}
