@@ -27,8 +27,8 @@ def http(toy: Served) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="session")
 def real() -> Iterator[Served]:
-    """The default model as it is served. Without a prefix cache, so that earlier tests do not decide
-    in which parts a prompt is computed."""
+    """The default model as it is served. Without a prefix cache: with one, earlier tests decide in
+    which parts a prompt is computed."""
     engine = AsyncEngine(
         enable_prefix_caching=False, num_gpu_blocks_override=128, disable_log_stats=True
     )
@@ -36,7 +36,7 @@ def real() -> Iterator[Served]:
         yield served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def exact() -> Iterator[Served]:
     """The default model in float32, where a text does not depend on what else is in its batch or in
     the prefix cache. A token takes seven times the time of `real`."""
