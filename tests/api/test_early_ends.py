@@ -106,7 +106,7 @@ def test_a_request_that_waits_ends_at_its_time_limit() -> None:
     executor = SteeredExecutor(step_seconds=0.01)
     engine = toy_engine(executor, max_num_seqs=1)
     with serve_engine(engine) as served:
-        threads, answers = ask_in_threads(served, stop=[])
+        threads, answers = ask_in_threads(served, max_tokens=300)  # three seconds each
         served.wait_until(lambda load: (load["num_running"], load["num_waiting"]) == (1, 1))
         with served.client() as http:
             refused = http.post("/v1/completions", json=ASK | {"request_timeout": 0.1})

@@ -103,18 +103,7 @@ class Moods:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    """Drafts are looked up in the prompt, which repeats itself."""
-    engine = AsyncEngine(
-        plugins=[Moods()],
-        reasoning_parser="think",
-        dtype="float32",
-        num_gpu_blocks_override=128,
-        disable_log_stats=True,
-        speculative_method="ngram",
-        num_speculative_tokens=3,
-        speculative_adaptive=False,
-    )
-    with serve_engine(engine) as served:
+    with serve_engine(drafting_engine(enable_prefix_caching=False)) as served:
         yield served
 
 
@@ -122,6 +111,27 @@ def served() -> Iterator[Served]:
 def http(served: Served) -> Iterator[httpx.Client]:
     with served.client() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def drafting() -> Iterator[httpx.Client]:
+    """In float32, where the tokens are those without drafts to the last one."""
+    with serve_engine(drafting_engine(dtype="float32")) as served, served.client() as client:
+        yield client
+
+
+def drafting_engine(**options: Any) -> AsyncEngine:
+    """Drafts are looked up in the prompt, which repeats itself."""
+    return AsyncEngine(
+        plugins=[Moods()],
+        reasoning_parser="think",
+        num_gpu_blocks_override=128,
+        disable_log_stats=True,
+        speculative_method="ngram",
+        num_speculative_tokens=3,
+        speculative_adaptive=False,
+        **options,
+    )
 
 
 def tell(http: httpx.Client, **fields: Any) -> dict[str, Any]:
@@ -135,19 +145,21 @@ def ngrams(ids: Sequence[int], size: int) -> list[tuple[int, ...]]:
     return [tuple(ids[i : i + size]) for i in range(len(ids) - size + 1)]
 
 
-def test_no_ngram_comes_twice_and_drafts_change_no_token(http: httpx.Client, real: Served) -> None:
-    plain = tell(http)
+def test_no_ngram_comes_twice_and_drafts_change_no_token(
+    drafting: httpx.Client, exact: Served
+) -> None:
+    plain = tell(drafting)
     assert len(set(ngrams(plain["choices"][0]["token_ids"], 3))) < 12, "the model repeats itself"
-    answer = tell(http, vllm_xargs={"ngram_size": 3, "window_size": 500}, n=2)
+    answer = tell(drafting, vllm_xargs={"ngram_size": 3, "window_size": 500}, n=2)
     assert plain["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 0
     for choice in answer["choices"]:
         assert len(set(ngrams(choice["token_ids"], 3))) == 12
-    with real.client() as undrafted:
+    with exact.client() as undrafted:
         expected = tell(undrafted, vllm_xargs={"ngram_size": 3, "window_size": 500})
     assert answer["choices"][1]["token_ids"] == expected["choices"][0]["token_ids"]
     exempt = plain["choices"][0]["token_ids"]
     wish = {"ngram_size": 3, "whitelist_token_ids": exempt}
-    assert tell(http, vllm_xargs=wish)["choices"][0]["token_ids"] == exempt
+    assert tell(drafting, vllm_xargs=wish)["choices"][0]["token_ids"] == exempt
 
 
 def test_a_processor_knows_the_tokens_of_a_text(http: httpx.Client) -> None:
@@ -156,29 +168,29 @@ def test_a_processor_knows_the_tokens_of_a_text(http: httpx.Client) -> None:
 
 
 def test_reasoning_ends_after_its_budget_and_drafts_change_no_token(
-    http: httpx.Client, real: Served
+    drafting: httpx.Client, exact: Served
 ) -> None:
-    end = http.post("/tokenize", json={"prompt": "</think>"}).json()["tokens"]
+    end = drafting.post("/tokenize", json={"prompt": "</think>"}).json()["tokens"]
     limit = {"max_tokens": 4, "start": [1], "end": end, "is_open": True}
-    with real.client() as undrafted:
+    with exact.client() as undrafted:
         free, drafted = (
             tell(one, vllm_xargs={"thinking_budget": limit})["choices"][0]["token_ids"]
-            for one in (undrafted, http)
+            for one in (undrafted, drafting)
         )
         plain = tell(undrafted)["choices"][0]["token_ids"]
-        body = THINKING | {"model": real.engine.model_name, "stream": False}
-        check_error(undrafted.post(CHAT, json=body), 400, "thinking_token_budget")
+        body = THINKING | {"model": exact.engine.model_name, "stream": False}
+        check_error(undrafting.post(CHAT, json=body), 400, "thinking_token_budget")
         claude = {"model": body["model"], "max_tokens": 2, "messages": THINKING["messages"][:1]}
         claude["thinking"] = {"type": "enabled", "budget_tokens": 1}
-        assert undrafted.post("/v1/messages", json=claude).status_code == 200
+        assert undrafting.post("/v1/messages", json=claude).status_code == 200
     assert free == drafted
     assert free[:4] == plain[:4] and free[4 : 4 + len(end)] == end
-    answer = http.post(CHAT, json=THINKING).json()
+    answer = drafting.post(CHAT, json=THINKING).json()
     message = answer["choices"][0]["message"]
     assert message["reasoning"] and "think" not in message["content"]
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] <= 4
     claude["thinking"]["budget_tokens"] = -1
-    refused = http.post("/v1/messages", json=claude)
+    refused = drafting.post("/v1/messages", json=claude)
     assert refused.status_code == 400 and "thinking.budget_tokens" in refused.text
 
 

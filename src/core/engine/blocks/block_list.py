@@ -24,10 +24,11 @@ class BlockList:
         return self._len
 
     def __iter__(self) -> Iterator[int]:
-        block = self._next[self._end]
-        while block != self._end:
+        following, end = self._next, self._end
+        block = following[end]
+        while block != end:
             yield block
-            block = self._next[block]
+            block = following[block]
 
     @property
     def first(self) -> int:

@@ -278,19 +278,20 @@ class BlockPool:
     def check(self, expected_ref_counts: Sequence[int]) -> None:
         """Raise AssertionError unless each block has one state and the expected reference count."""
         free, cached = list(self._free), list(self._cached)
-        held = [b for b in range(self.num_blocks) if self._ref_counts[b]]
+        held = [block for block, count in enumerate(self._ref_counts) if count]
+        hashes, hash_of = self._hashes, self._hashes.__getitem__
         assert sorted([*free, *cached, *held]) == list(range(self.num_blocks)), (
             "a block is in two states, or none"
         )
         assert self._ref_counts == list(expected_ref_counts), (
             "reference counts differ from the block tables"
         )
-        assert all(self._hashes[b] is None for b in free), "a free block has a hash"
-        assert all(self._hashes[b] is not None for b in cached), "a cached block has no hash"
-        listed = {b: h for h, b in self._by_hash.items()}
-        assert listed == {b: h for b, h in enumerate(self._hashes) if h is not None}, (
-            "hashes are out of step"
-        )
+        assert set(map(hash_of, free)) <= {None}, "a free block has a hash"
+        assert None not in map(hash_of, cached), "a cached block has no hash"
+        assert (
+            list(map(hash_of, self._by_hash.values())) == list(self._by_hash)
+            and len(self._by_hash) + hashes.count(None) == self.num_blocks
+        ), "hashes are out of step"
 
     def describe(self) -> str:
         """The states of all blocks, as `Activity.blocks` has them."""
