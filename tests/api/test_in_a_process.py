@@ -69,7 +69,9 @@ def slow() -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[Served]:
-    config = EngineConfig(dtype="float32", num_gpu_blocks_override=128, disable_log_stats=True)
+    config = EngineConfig(
+        enable_prefix_caching=False, num_gpu_blocks_override=128, disable_log_stats=True
+    )
     engine = build_supervised_engine(config, no_progress, stall_timeout=10.0, max_restarts=5)
     with serve_engine(engine) as served:
         yield served

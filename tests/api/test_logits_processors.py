@@ -179,10 +179,10 @@ def test_reasoning_ends_after_its_budget_and_drafts_change_no_token(
         )
         plain = tell(undrafted)["choices"][0]["token_ids"]
         body = THINKING | {"model": exact.engine.model_name, "stream": False}
-        check_error(undrafting.post(CHAT, json=body), 400, "thinking_token_budget")
+        check_error(undrafted.post(CHAT, json=body), 400, "thinking_token_budget")
         claude = {"model": body["model"], "max_tokens": 2, "messages": THINKING["messages"][:1]}
         claude["thinking"] = {"type": "enabled", "budget_tokens": 1}
-        assert undrafting.post("/v1/messages", json=claude).status_code == 200
+        assert undrafted.post("/v1/messages", json=claude).status_code == 200
     assert free == drafted
     assert free[:4] == plain[:4] and free[4 : 4 + len(end)] == end
     answer = drafting.post(CHAT, json=THINKING).json()
