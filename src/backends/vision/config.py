@@ -42,7 +42,7 @@ class TowerConfig:
     patch_size: int
     """The sides of a patch, in pixels."""
     num_patches_per_side: int
-    """Of the largest image that has a position for each of its patches."""
+    """The number for the largest image that has a position for each of its patches."""
     layer_norm_eps: float
     activation: str
     """One of ACTIVATIONS."""

@@ -44,7 +44,7 @@ class MediaPool:
         self._pixel_bytes = 0
         self._evict: dict[bytes, None] = {}
         self._release: dict[bytes, None] = {}
-        """What the next plan says besides the changes of its step."""
+        """Digests for the next plan, besides the changes of its step."""
 
     # Requests
 
