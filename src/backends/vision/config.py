@@ -28,7 +28,7 @@ _DEFAULTS = {
 _MAX_PATCHES = 1 << 16
 """Bounds the table of positions."""
 _INDEX_BYTES = 8
-"""Of a byte of the image, while it is looked up in the table of numbers."""
+"""Bytes for a byte of the image, while it is looked up in the table of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

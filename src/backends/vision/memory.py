@@ -31,7 +31,7 @@ class ImageMemory:
     num_images: int
     """Images of one prompt, at most."""
     tokens_per_image: int
-    """Of the largest image."""
+    """The number for the largest image."""
 
     @property
     def total(self) -> int:
