@@ -80,7 +80,7 @@ class ModelRunner:
         self._vocab_size = decoder.config.vocab_size
         self._model = model or LayeredModel(decoder, attention, kv_cache)
         self._used: StepModel = self._model
-        """The model that has computed the last step."""
+        """The model that computed the last step."""
         self._images = images
         self._attention = attention
         self._kv_cache = kv_cache
@@ -123,13 +123,10 @@ class ModelRunner:
         self._forget(plan)
         rows = self._requests.rows(plan)
         try:
-            result = self._compute(plan, rows)
+            return self._compute(plan, rows)
         except BaseException:
             self._requests.lose(plan.grants)
             raise
-        if plan.media is None or self._images is None:
-            return result
-        return replace(result, encoder_seconds=self._images.seconds)
 
     def lose(self, plan: StepPlan) -> None:
         """Treat the plan's requests as lost, as if `run` had raised. For a failure before `run`."""
