@@ -194,6 +194,8 @@ class StepResult:
     stage, or there are no drafts."""
     proposal_seconds: float = 0.0
     """The part of the step's time in which drafts were proposed."""
+    encoder_seconds: float = 0.0
+    """The part of the step's time in which images were encoded."""
     expert_tokens: tuple[int, ...] = ()
     """Per rank, the number of tokens that its experts computed; a token counts once for each of its
     experts in each layer. Empty without expert parallelism."""

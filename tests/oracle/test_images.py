@@ -128,6 +128,21 @@ def test_drafts_change_no_token(folder: Path) -> None:
     check_chats(folder, cases(folder, 12)[:6], QUICK[0], speculative_method="ngram")
 
 
+def test_an_encoder_cache_for_fewer_tiles_than_a_prompt_has_changes_no_token(
+    folder: Path,
+) -> None:
+    """The sizes that the limit promises need 15 tiles, and the largest prompts have 51."""
+    limit = {"image": {"count": MAX_IMAGES, "width": 4000, "height": 1}}
+    check_chats(folder, cases(folder, 12)[2:8], QUICK[0], limit_mm_per_prompt=limit)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("size", ["data", "tensor", "pipeline"])
+def test_several_processes_change_no_token(folder: Path, size: str) -> None:
+    options = {f"{size}_parallel_size": 2}
+    check_chats(folder, cases(folder, 12), Setting(scheduler="chunked"), **options)
+
+
 def test_images_change_the_answer(folder: Path) -> None:
     """Otherwise the other tests prove nothing about images."""
     reference = Reference(folder)

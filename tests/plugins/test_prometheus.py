@@ -145,6 +145,14 @@ def test_a_step_moves_counters_gauges_and_latencies(metrics: PrometheusMetrics) 
     assert seen.value("vllm:iteration_tokens_total_sum") == 64
 
 
+def test_work_of_the_encoder_is_counted(metrics: PrometheusMetrics) -> None:
+    metrics.on_step(step_done(num_encoded_tokens=128, encoder_seconds=0.5))
+    metrics.on_step(step_done(num_encoded_tokens=64, encoder_seconds=0.25))
+    seen = scrape(metrics)
+    assert seen.value("vllm:encoder_tokens_total") == 192
+    assert seen.value("vllm:encoder_seconds_total") == 0.75
+
+
 def test_drafts_are_counted_also_by_position(metrics: PrometheusMetrics) -> None:
     name = "vllm:spec_decode_num_accepted_tokens_per_pos"
     assert scrape(metrics).value("vllm:spec_decode_num_drafts_total") == 0

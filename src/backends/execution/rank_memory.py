@@ -46,8 +46,8 @@ class RankMemory:
 
     rank: int
     weights: int
-    """Of the text model. On CPUs, the first rank of a stage has the embedding, in which the others
-    look up rows."""
+    """The text model's weights. On CPUs, the first rank of a stage has the embedding, in which the
+    others look up rows."""
     rotation: int
     """Tables of cosines and sines: the maximum, which is reached while the last one is made."""
     kv_per_token: int

@@ -5,6 +5,7 @@ Such a step is computed layer by layer. All others stay one call of the whole mo
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -27,6 +28,8 @@ class ImageModel:
     def __init__(self, decoder: TakesRows, layered: LayeredModel, items: EncodedItems) -> None:
         self._decoder, self._items = decoder, items
         self.layered = layered
+        self.seconds = 0.0
+        """The time of the last `encode`."""
 
     def take(self, items: Sequence[MediaItem]) -> None:
         """Keep pixels; see TakesMedia."""
@@ -38,7 +41,9 @@ class ImageModel:
 
     def encode(self, work: MediaWork) -> None:
         """Encode what a plan says."""
+        began = time.monotonic()
         self._items.encode(work)
+        self.seconds = time.monotonic() - began if work.encode else 0.0
 
     def rows(
         self, batch: InputBatch, grants: Sequence[Grant], states: Sequence[RequestState]

@@ -66,7 +66,11 @@ class StageRunner:
         except BaseException:
             self._requests.lose(plan.grants)
             raise
-        return StepResult(step_id=plan.step_id, token_ids=((),) * len(plan.grants))
+        return StepResult(
+            step_id=plan.step_id,
+            token_ids=((),) * len(plan.grants),
+            encoder_seconds=self._images.seconds if plan.media and self._images else 0.0,
+        )
 
     def take_media(self, items: Sequence[MediaItem]) -> None:
         """Keep the pixels of a request's images. Called from any thread."""

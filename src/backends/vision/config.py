@@ -28,7 +28,7 @@ _DEFAULTS = {
 _MAX_PATCHES = 1 << 16
 """Bounds the table of positions."""
 _INDEX_BYTES = 8
-"""Of a byte of the image, while it is looked up in the table of numbers."""
+"""Memory for a byte of the image, while it is looked up in the table of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class TowerConfig:
     patch_size: int
     """The sides of a patch, in pixels."""
     num_patches_per_side: int
-    """Of the largest image that has a position for each of its patches."""
+    """The side of the largest image that has a position for each of its patches."""
     layer_norm_eps: float
     activation: str
     """One of ACTIVATIONS."""

@@ -31,11 +31,11 @@ class ImageMemory:
     num_images: int
     """Images of one prompt, at most."""
     tokens_per_image: int
-    """Of the largest image."""
+    """The number of tokens of the largest image."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return self.tower + self.cache + self.pixels + self.encoder
 
 

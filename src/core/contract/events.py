@@ -160,6 +160,10 @@ class StepDone:
     """Tiles of images that this step needed for the first time in their requests."""
     mm_cache_hits: int = 0
     """Those of them that were encoded already. The step encoded the others."""
+    num_encoded_tokens: int = 0
+    """Tokens that the encoder made of images."""
+    encoder_seconds: float = 0.0
+    """The part of the step's time in which images were encoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from ..plan import StepPlan, StepResult
 from .blocks.pool import BlockPool
 from .committing import RequestUpdate, StepCommitter
 from .draft_planning import DraftPlanner
-from .media import MediaPool
+from .media import MediaCounts, MediaPool
 from .planning import OpenPlan, StepPlanner
 from .queues import RequestQueues
 from .request import Request
@@ -383,7 +383,7 @@ class EngineCore:
             self._holds_back |= self._continues_open_plans and opened.gives_back
         self._plugins.flush()
         self._last_closed_at = now
-        tally.expert_tokens = result.expert_tokens
+        tally.expert_tokens, tally.encoder_seconds = result.expert_tokens, result.encoder_seconds
         self._emit_step(opened, tally, now)
         return updates
 
@@ -415,6 +415,7 @@ class EngineCore:
         self._report_changes()
         if not self._plugins.observes(StepDone):
             return
+        media = opened.media or MediaCounts()
         self._plugins.emit(
             StepDone(
                 step_id=opened.plan.step_id,
@@ -434,8 +435,10 @@ class EngineCore:
                 num_accepted_tokens=tally.num_accepted_tokens,
                 accepted_tokens_per_pos=tuple(tally.accepted_tokens_per_pos),
                 expert_tokens=tally.expert_tokens,
-                mm_cache_queries=opened.mm_cache_queries,
-                mm_cache_hits=opened.mm_cache_hits,
+                mm_cache_queries=media.num_queries,
+                mm_cache_hits=media.num_hits,
+                num_encoded_tokens=0 if raised else media.num_encoded_tokens,
+                encoder_seconds=tally.encoder_seconds,
             )
         )
 

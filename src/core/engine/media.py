@@ -8,6 +8,7 @@ Items that nobody holds stay until their bytes are needed; the least recently us
 from __future__ import annotations
 
 from collections.abc import Iterable, KeysView, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 from ..errors import InvalidRequestError, OverloadedError
@@ -19,6 +20,17 @@ MAX_PIXEL_BYTES = 1 << 30
 """Pixels of all live requests together. A single request may have more."""
 
 
+@dataclass(slots=True)
+class MediaCounts:
+    """What plans have done with the encoder cache."""
+
+    num_queries: int = 0
+    """Items that grants needed first."""
+    num_hits: int = 0
+    """Those of them that were encoded already."""
+    num_encoded_tokens: int = 0
+
+
 class MediaPool:
     """The state of the executor's encoder cache after the last plan."""
 
@@ -26,8 +38,7 @@ class MediaPool:
         self.cache_bytes = cache_bytes
         self.used = 0
         """Bytes of the encoded items."""
-        self._num_queries = self._num_hits = 0
-        """Items that grants needed, and those of them that were encoded already."""
+        self._counts = MediaCounts()
         self._bytes_per_token = bytes_per_token
         self._sizes: dict[bytes, int] = {}
         """Bytes of each encoded item."""
@@ -44,7 +55,7 @@ class MediaPool:
         self._pixel_bytes = 0
         self._evict: dict[bytes, None] = {}
         self._release: dict[bytes, None] = {}
-        """What the next plan says besides the changes of its step."""
+        """Digests for the next plan, besides the changes of its step."""
 
     # Requests
 
@@ -129,6 +140,7 @@ class MediaPool:
             encode=tuple(step.encoded),
         )
         for digest, size in step.encoded.items():
+            self._counts.num_encoded_tokens += size // self._bytes_per_token
             self._sizes[digest] = size
             self.used += size
             self._fresh[digest] = work
@@ -145,12 +157,12 @@ class MediaPool:
             self._idle.pop(item.digest, None)
             self._holders[item.digest] = self._holders.get(item.digest, 0) + 1
             request.num_granted_items += 1
-            self._num_queries += 1
-            self._num_hits += item.digest not in step.encoded
+            self._counts.num_queries += 1
+            self._counts.num_hits += item.digest not in step.encoded
 
-    def take_counts(self) -> tuple[int, int]:
-        """Items that grants needed since the last call, and those that were encoded already."""
-        counts, self._num_queries, self._num_hits = (self._num_queries, self._num_hits), 0, 0
+    def take_counts(self) -> MediaCounts:
+        """The counts since the last call."""
+        counts, self._counts = self._counts, MediaCounts()
         return counts
 
     def commit(self, work: MediaWork | None) -> None:

@@ -14,7 +14,7 @@ from ..requests.media import MediaItem, MediaPlace
 from .blocks.block_table import BlockTable
 from .blocks.pool import BlockPool
 from .draft_planning import DraftPlanner
-from .media import MediaPool
+from .media import MediaCounts, MediaPool
 from .queues import RequestQueues
 from .request import Request, RequestStatus
 from .statistics import describe_preempted
@@ -42,9 +42,8 @@ class OpenPlan:
     """Whether the plan was made later than it would have been without drafts."""
     prefix_cache_queries: int
     prefix_cache_hits: int
-    mm_cache_queries: int
-    mm_cache_hits: int
-    """Items that its grants needed, and those of them that were encoded already."""
+    media: MediaCounts | None
+    """None: the model reads only text."""
 
     @property
     def must_be_awaited(self) -> bool:
@@ -223,7 +222,6 @@ class StepPlanner:
         hits = sum(p.num_hit_tokens for p in first_starts)
         freed_host_blocks = [block for p in starts for block in p.request.host_block_ids]
         work = None if self.media is None else self._apply_media(self.media, step)
-        num_items = (0, 0) if self.media is None else self.media.take_counts()
         plan = StepPlan(
             step_id=self.step_id,
             ended=tuple(self.ended),
@@ -243,8 +241,7 @@ class StepPlanner:
             was_held_back=was_held_back,
             prefix_cache_queries=queries,
             prefix_cache_hits=hits,
-            mm_cache_queries=num_items[0],
-            mm_cache_hits=num_items[1],
+            media=None if self.media is None else self.media.take_counts(),
         )
 
     def _apply_media(self, media: MediaPool, step: Step) -> MediaWork | None:

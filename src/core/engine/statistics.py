@@ -26,6 +26,7 @@ class StepTally:
     num_accepted_tokens: int = 0
     accepted_tokens_per_pos: list[int] = field(default_factory=list)
     expert_tokens: tuple[int, ...] = ()
+    encoder_seconds: float = 0.0
 
     def count_prompt(self, request: Request) -> None:
         """Count prompt tokens that were computed or found in the cache. Each token counts once."""

@@ -50,6 +50,8 @@ _COUNTERS: Mapping[str, str] = {
     "prefix_cache_hits": "Tokens found in the prefix cache.",
     "mm_cache_queries": "Tiles of images that prompts needed, beyond the prefix cache.",
     "mm_cache_hits": "Tiles of images that were encoded already.",
+    "encoder_tokens": "Tokens that the encoder made of images.",
+    "encoder_seconds": "Seconds in which images were encoded.",
     "spec_decode_num_drafts": "Drafts that were verified.",
     "spec_decode_num_draft_tokens": "Draft tokens that were verified.",
     "spec_decode_num_accepted_tokens": "Draft tokens that were accepted.",
@@ -126,6 +128,8 @@ class PrometheusMetrics:
         counters["prefix_cache_hits"] += event.prefix_cache_hits
         counters["mm_cache_queries"] += event.mm_cache_queries
         counters["mm_cache_hits"] += event.mm_cache_hits
+        counters["encoder_tokens"] += event.num_encoded_tokens
+        counters["encoder_seconds"] += event.encoder_seconds
         self._count_drafts(event)
         self._count_expert_tokens(event.expert_tokens)
         queries = counters["prefix_cache_queries"]

@@ -35,6 +35,8 @@ class Interval:
     num_preemptions: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    mm_cache_queries: int = 0
+    mm_cache_hits: int = 0
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
@@ -55,6 +57,8 @@ class StatsLog:
         self._interval.num_generation_tokens += event.num_generation_tokens
         self._interval.prefix_cache_queries += event.prefix_cache_queries
         self._interval.prefix_cache_hits += event.prefix_cache_hits
+        self._interval.mm_cache_queries += event.mm_cache_queries
+        self._interval.mm_cache_hits += event.mm_cache_hits
         self._interval.num_drafts += event.num_drafts
         self._interval.num_draft_tokens += event.num_draft_tokens
         self._interval.num_accepted_tokens += event.num_accepted_tokens
@@ -101,6 +105,9 @@ class StatsLog:
         if interval.prefix_cache_queries:
             rate = interval.prefix_cache_hits / interval.prefix_cache_queries
             fields["prefix_cache_hit_rate"] = f"{rate:.1%}"
+        if interval.mm_cache_queries:
+            rate = interval.mm_cache_hits / interval.mm_cache_queries
+            fields["mm_cache_hit_rate"] = f"{rate:.1%}"
         if interval.num_drafts:  # as in vLLM, the mean includes the model's own token
             mean = 1 + interval.num_accepted_tokens / interval.num_drafts
             fields["mean_acceptance_length"] = f"{mean:.2f}"

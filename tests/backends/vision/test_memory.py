@@ -139,7 +139,7 @@ def test_images_that_do_not_fit_are_refused_before_weights_are_read(
         raise AssertionError(f"{name} was read")
 
     monkeypatch.setattr(SafetensorsFiles, "tensor", fail)
-    with pytest.raises(ConfigError, match=r"GiB for images, and .*use --language-model-only"):
+    with pytest.raises(ConfigError, match=r"GiB for images, but .*use --language-model-only"):
         load(model.path)
     monkeypatch.setattr(memory_need, "available_memory", lambda device: text - 1)
     with pytest.raises(ConfigError) as caught:

@@ -97,7 +97,7 @@ class RayExecutor:
 
     def take_media(self, items: Sequence[MediaItem]) -> None:
         """Send items to the ranks of the first stage; see TakesMedia."""
-        for item in map(encode, items):
+        for item in map(ray.put, map(encode, items)):
             for link in self._links[: len(self._links) // self.info.num_stages]:
                 link.actor.take_item.remote(item)
 

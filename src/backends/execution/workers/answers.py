@@ -47,6 +47,11 @@ def agree(
                     f"{names[0]} has {field} {first}, and {names[rank]} has {own}: set "
                     f"{flag(field)} instead of auto"
                 )
+    if any(info.media != infos[0].media for info in infos[: len(infos) // num_stages]):
+        raise ConfigError(
+            "the workers differ in what they know about images: give all of them the same files of "
+            "the model"
+        )
     if any(info.kv_windows != infos[0].kv_windows for info in infos):
         raise ConfigError(
             "the stages have different groups of layers: the speculative method must load the same "
@@ -84,7 +89,8 @@ class RankAnswers:
             reason = "and another worker computed different tokens"
             raise self._watch.fail(self._links[self.num_early], reason)
         times = tuple([one for result in found for one in result.rank_times])
-        first = replace(first, rank_times=times)
+        encoding = max(result.encoder_seconds for result in found)  # the first stage's
+        first = replace(first, rank_times=times, encoder_seconds=encoding)
         if self.num_early:
             _, message = answers[self.num_early]
             self.results.append(message)

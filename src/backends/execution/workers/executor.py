@@ -48,7 +48,7 @@ class MultiProcess:
         self._links, self._watch, self._store = links, watch, store
         self._answers = RankAnswers(links, watch, info.num_stages)
         self._unsent: deque[_Step] = deque()  # open steps only, so it is short
-        self._media: list[bytes] = []
+        self._media: list[MediaItem] = []
         """Items that the first stage gets before the next plan."""
         self._lock = threading.Lock()
 
@@ -115,7 +115,7 @@ class MultiProcess:
 
     def take_media(self, items: Sequence[MediaItem]) -> None:
         """Send items to the ranks of the first stage, before the next plan; see TakesMedia."""
-        self._media += map(encode, items)
+        self._media += items
 
     def health(self) -> str | None:
         """The reason why the workers can compute nothing more, or None."""
@@ -127,7 +127,9 @@ class MultiProcess:
         self._store.close()
 
     def _have_room(self, step: _Step) -> bool:
-        num_bytes = len(step.message) + sum(map(len, (*self._answers.results, *step.media)))
+        if step.media:  # copying pixels would stop the engine's thread
+            return False
+        num_bytes = len(step.message) + sum(map(len, self._answers.results))
         return all(link.channel.has_room(num_bytes) for link in self._links)
 
     def _send(self, step: _Step) -> None:
@@ -136,8 +138,8 @@ class MultiProcess:
             for link in self._links[: self._answers.num_early]:
                 for result in results:
                     link.channel.send(RESULT, result)
-            for link in self._links[: len(self._links) // self.info.num_stages]:
-                for item in step.media:
+            for item in map(encode, step.media):
+                for link in self._links[: len(self._links) // self.info.num_stages]:
                     link.channel.send(MEDIA, item)
             for link in self._links:
                 link.channel.send(PLAN, step.message)
@@ -201,7 +203,7 @@ class _Step:
         self,
         message: bytes,
         finish: Callable[[_Step], StepResult],
-        media: Sequence[bytes] = (),
+        media: Sequence[MediaItem] = (),
     ) -> None:
         """`media`: items to send before the plan."""
         self.message = message

@@ -199,12 +199,14 @@ def refuse_too_large(
     replicas = config.data_parallel_size
     if replicas > 1:
         remedies.append("lower --data-parallel-size")
+    rotated = f"{model.max_position_embeddings} positions"
+    if images:
+        rotated += f", and {images / _GIB:.2f} GiB for images"
     remedy = " or ".join([*remedies, "use a smaller model, or a file with fewer bits per weight"])
     raise ConfigError(
         f"{parts[0].path} needs {weights / _GIB:.2f} GiB of memory for its weights, computed in "
-        f"{dtype}, {f'{images / _GIB:.2f} GiB for images, ' if images else ''}and "
-        f"{text / _GIB:.2f} GiB for a block of KV cache and the rotation of "
-        f"{model.max_position_embeddings} positions, but {available / _GIB:.2f} GiB are available"
+        f"{dtype}, and {text / _GIB:.2f} GiB for a block of KV cache and the rotation of "
+        f"{rotated}, but {available / _GIB:.2f} GiB are available"
         f"{f' to each of {replicas} replicas' if replicas > 1 else ''}: {remedy}"
     )
 

@@ -135,6 +135,10 @@ _STEP_DONE = (
         num_accepted_tokens=3,
         accepted_tokens_per_pos=(2, 1, 0, 0),
         expert_tokens=(1400, 700),
+        mm_cache_queries=17,
+        mm_cache_hits=12,
+        num_encoded_tokens=320,
+        encoder_seconds=0.02,
     ),
     StepDone(  # a step that failed has no results
         step_id=2,
