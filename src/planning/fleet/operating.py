@@ -164,7 +164,8 @@ class Operator:
             total = sum(one.load.kv_cache_usage for one in serving)
         else:
             total = float(sum(len(one.open) for one in serving))
-        per_replica = total / len(serving) if serving else 0.0
+        # As in Kubernetes, replicas that start count with 0: otherwise too many would be started.
+        per_replica = total / current if current else 0.0
         wanted = recommendations.decide(now, current, per_replica)
         for _ in range(wanted - current):
             taken = self._replicas.keys() | self._away
