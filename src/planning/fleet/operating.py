@@ -143,7 +143,7 @@ class Operator:
         self._update_next()
 
     def _update_next(self) -> None:
-        """Restart the next replica that serves. Those that began to serve since are new anyway."""
+        """Restart the next replica of those that served when the update began."""
         self._updating = None
         serving = {one.index: one for one in self._sender.serving if one.is_alive}
         while self._to_update and self._updating is None:
