@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ def add_fleet_flags(parser: argparse.ArgumentParser) -> None:
                        "its KV cache")  # fmt: skip
 
 
-def _add(group: Any, rows: dict[str, tuple[type, Any, str]]) -> None:
+def _add(group: Any, rows: Mapping[str, tuple[type, Any, str]]) -> None:
     for name, (kind, default, text) in rows.items():
         shown = "" if default is None else f" (default: {default})"
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, metavar="N",
