@@ -63,10 +63,10 @@ def add_fleet_flags(parser: argparse.ArgumentParser) -> None:
                       help="seed of all random numbers (default: 0)")  # fmt: skip
     fleet = parser.add_argument_group("fleet", "the replicas, and what happens to them")
     _add(fleet, _REPLICAS)
-    fleet.add_argument("--lose", action="append", metavar="TIME=FIRST-LAST[:AWAY]", default=[],
-                       help="replicas that die together at a time, such as 300=0-7, and come back "
+    fleet.add_argument("--lose", action="append", metavar="TEXT", default=[],
+                       help="replicas that die: TIME=FIRST-LAST:AWAY, such as 300=0-7; they come back "
                        "after AWAY seconds and a start; may be repeated")  # fmt: skip
-    fleet.add_argument("--autoscale", metavar="METRIC=TARGET",
+    fleet.add_argument("--autoscale", metavar="KEY=VALUE",
                        help="add and remove replicas: requests=N open ones per replica, or kv=F of "
                        "its KV cache")  # fmt: skip
 
