@@ -30,6 +30,7 @@ from tokenmill.assembly import build_supervised_engine
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient
 from tokenmill.core.interfaces import no_progress
+from tokenmill.core.requests.request_options import RequestOptions
 from tokenmill.planning.fleet.curves import Curve
 from tokenmill.planning.fleet.run import FleetRun
 from tokenmill.planning.fleet.settings import FleetSettings
@@ -75,8 +76,8 @@ async def serve(engine: EngineClient, requests: Sequence[PlannedRequest]) -> flo
         await asyncio.sleep(max(0.0, begin + one.at - time.perf_counter()))
         sent, first = time.perf_counter(), None
         params = SamplingParams(temperature=0.0, max_tokens=one.max_tokens, ignore_eos=True)
-        options = {"session_id": one.session_id}
-        async for _ in engine.generate(list(one.prompt_token_ids), params, **options):
+        options = RequestOptions(session_id=one.session_id)
+        async for _ in engine.generate(one.prompt_token_ids, params, options):
             first = first or time.perf_counter()
         assert first is not None, "it generates"
         return first - sent
@@ -135,7 +136,8 @@ def compare(args: argparse.Namespace, times: StepTimes) -> dict[str, object]:
             router: (statistics.median(paper[router]), statistics.median(real[router]))
             for router in args.routers
         }
-        orders = [sorted(args.routers, key=lambda one, i=i: middle[one][i]) for i in (0, 1)]
+        on_paper_first = sorted(middle, key=lambda router: middle[router][0])
+        in_fact_first = sorted(middle, key=lambda router: middle[router][1])
         table = make_table(f"{size} replicas: median TTFT", "simulated", "real", "ratio")
         for router, (on_paper, in_fact) in middle.items():
             ratio = on_paper / in_fact
@@ -144,10 +146,10 @@ def compare(args: argparse.Namespace, times: StepTimes) -> dict[str, object]:
         result[str(size)] = {
             "simulated_ms": paper,
             "real_ms": real,
-            "same_order": orders[0] == orders[1],
+            "same_order": on_paper_first == in_fact_first,
             "within_20_percent": all(abs(a / b - 1) <= TOLERANCE for a, b in middle.values()),
         }
-        print(f"order on paper: {orders[0]}; in fact: {orders[1]}")
+        print(f"order on paper: {on_paper_first}; in fact: {in_fact_first}")
     return result
 
 

@@ -11,7 +11,7 @@ import numpy as np
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 200, 56, 34, 10
 NUM_BINS = 30
 COLOURS = ("#2f74d0", "#d9622b", "#2f9e63", "#a855c7", "#b08900", "#c2386b", "#4a9aa8", "#77797d")
-"""Of lines; they can be read on a light and on a dark page."""
+"""Colours of lines that can be read on a light and on a dark page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ class Recommendations:
         self._recent: deque[tuple[float, int]] = deque()
 
     def decide(self, now: float, current: int, per_replica: float) -> int:
-        """The number of replicas to have. `per_replica`: the metric, averaged over those that
-        serve."""
+        """The number of replicas to have. `per_replica`: the metric, averaged over the current
+        ones."""
         rule = self._rule
         ratio = per_replica / rule.target
         raw = current if abs(ratio - 1) <= rule.tolerance else math.ceil(current * ratio)

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Clock:
-    """Calls functions at their times. Those of the same time are called in the order of their
+    """Calls functions at their times. Functions of the same time are called in the order of their
     registration, so a run is repeatable."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Clock:
         heapq.heappush(self._events, (max(time, self.now), next(self._numbers), function, args))
 
     def next_time(self) -> float | None:
-        """The time of the next event; None if there is none."""
+        """The time of the next event, or None."""
         return self._events[0][0] if self._events else None
 
     def advance(self) -> None:

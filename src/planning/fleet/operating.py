@@ -143,7 +143,7 @@ class Operator:
         self._update_next()
 
     def _update_next(self) -> None:
-        """Restart the next replica that serves. Those that began to serve since are new anyway."""
+        """Restart the next replica of those that served when the update began."""
         self._updating = None
         serving = {one.index: one for one in self._sender.serving if one.is_alive}
         while self._to_update and self._updating is None:
@@ -164,7 +164,8 @@ class Operator:
             total = sum(one.load.kv_cache_usage for one in serving)
         else:
             total = float(sum(len(one.open) for one in serving))
-        per_replica = total / len(serving) if serving else 0.0
+        # As in Kubernetes, replicas that start count with 0: otherwise too many would be started.
+        per_replica = total / current if current else 0.0
         wanted = recommendations.decide(now, current, per_replica)
         for _ in range(wanted - current):
             taken = self._replicas.keys() | self._away

@@ -36,7 +36,7 @@ class FleetOutcome:
     failures: Mapping[str, int]
     """Requests that ended with an error, by reason."""
     num_begun_lost: int
-    """Of these, the ones whose senders had a part of the answer."""
+    """Failed requests whose senders had a part of the answer."""
     num_resent: int
     """Requests of lost replicas that were sent to another one."""
     num_sent_to_lost: int
@@ -44,7 +44,7 @@ class FleetOutcome:
     goodput: float
     """Fraction of all requests that were completed within the limits."""
     request_goodput: float
-    """Of these requests, the number per second."""
+    """Requests per second that were completed within the limits."""
     request_throughput: float
     output_throughput: float
     mean_ttft_ms: float | None

@@ -13,7 +13,7 @@ from ..workload import PlannedRequest
 
 
 class State(Enum):
-    """What a replica does."""
+    """The state of a replica."""
 
     STARTING = auto()
     SERVING = auto()

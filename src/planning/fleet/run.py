@@ -45,7 +45,7 @@ class FleetRun:
         self._times = times
         self._watch = Watch(self.examples)
         self._first = VirtualEngine(config, times, self._watch)
-        """Of replica 0, and checks requests. Wrong settings fail here, before the run."""
+        """The engine of replica 0. It also checks requests."""
         self._made = False
         self._clock = Clock()
         self._tally = Tally(settings.limits_ms, max(duration, 1e-3) / NUM_INTERVALS)

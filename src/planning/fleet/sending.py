@@ -88,7 +88,7 @@ class Sender:
 
     def rescue(self, client: Client, now: float) -> Replica | None:
         """Send a request of a lost replica to another one, unless its sender has a part of the
-        answer, or it was in as many lost replicas as a server allows."""
+        answer, or it was in MAX_ENGINES lost replicas."""
         is_begun = client.first_token is not None
         if is_begun or client.num_engines == MAX_ENGINES:
             self._tally.fail(client.planned, LOST, is_begun=is_begun)

@@ -1,4 +1,4 @@
-"""What a fleet consists of, and what happens to it."""
+"""The replicas of a fleet, and the events of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Autoscaler:
     """
 
     target: float
-    """Of `metric`, per replica."""
+    """The wanted value of `metric` per replica."""
     metric: str = "requests"
     """"requests": open requests per replica. "kv": the used fraction of its KV cache."""
     lowest: int = 1

@@ -42,13 +42,13 @@ class Gaps:
 
 @dataclass(slots=True)
 class Interval:
-    """What happened in one interval of the run."""
+    """Counts of one interval of the run."""
 
     num_arrived: int = 0
     num_good: int = 0
-    """Of those that arrived in it."""
+    """Good requests that arrived in it, whenever they ended."""
     num_failed: int = 0
-    """Of those that arrived in it."""
+    """Failed requests that arrived in it, whenever they ended."""
     ttfts: array[float] = field(default_factory=lambda: array("d"))
     num_serving: int = 0
     """Replicas that serve at its end."""

@@ -47,7 +47,7 @@ def add_fleet_parser(verbs: Any) -> None:
     parser.add_argument("--step-time", type=Path, metavar="PATH",
                         help="file from `tokenmill simulate measure` (default: step times of the "
                         "default model, measured on another machine)")  # fmt: skip
-    parser.add_argument("--router", metavar="A,B,C", help="routers to compare "
+    parser.add_argument("--router", metavar="LIST", help="routers to compare "
                         f"(default: {DEFAULT_ROUTERS}; with --vary: the server's)")  # fmt: skip
     parser.add_argument("--vary", action="append", metavar="KEY=A,B,C", default=[],
                         help="engine setting and its values to compare; may be repeated, "
@@ -57,7 +57,7 @@ def add_fleet_parser(verbs: Any) -> None:
                         "milliseconds (default: ttft:2000)")  # fmt: skip
     parser.add_argument("--find-replicas", action="store_true",
                         help="find the smallest number of replicas that is enough")  # fmt: skip
-    parser.add_argument("--goal", type=float, default=0.99, metavar="F",
+    parser.add_argument("--goal", type=float, default=0.99, metavar="N",
                         help="fraction of requests that must be good for --find-replicas "
                         "(default: 0.99)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")

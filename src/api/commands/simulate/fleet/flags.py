@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +39,12 @@ _TRAFFIC = {
 _REPLICAS = {
     "replicas": (int, 4, "number of replicas at the beginning"),
     "start_seconds": (float, 60.0, "from the start of a replica to its first request"),
-    "detection_seconds": (float, 0.1, "from the death of a replica until the router is told"),
+    "detection_seconds": (float, 0.1, "from the death of a replica until the router knows"),
     "update_at": (float, None, "time of a rolling update: each replica drains and starts again"),
     "min_replicas": (int, 1, "minimum of --autoscale"),
     "max_replicas": (int, 1024, "maximum of --autoscale and --find-replicas"),
     "scale_interval": (float, 15.0, "seconds between two decisions of --autoscale"),
-    "scale_down_seconds": (float, 300.0, "replicas are removed after as many seconds of low load"),
+    "scale_down_seconds": (float, 300.0, "seconds of low load before replicas are removed"),
 }
 
 
@@ -63,15 +63,15 @@ def add_fleet_flags(parser: argparse.ArgumentParser) -> None:
                       help="seed of all random numbers (default: 0)")  # fmt: skip
     fleet = parser.add_argument_group("fleet", "the replicas, and what happens to them")
     _add(fleet, _REPLICAS)
-    fleet.add_argument("--lose", action="append", metavar="TIME=FIRST-LAST[:AWAY]", default=[],
-                       help="replicas that die together at a time, such as 300=0-7, and come back "
+    fleet.add_argument("--lose", action="append", metavar="TEXT", default=[],
+                       help="replicas that die: TIME=FIRST-LAST:AWAY, as 300=0-7; they come back "
                        "after AWAY seconds and a start; may be repeated")  # fmt: skip
-    fleet.add_argument("--autoscale", metavar="METRIC=TARGET",
+    fleet.add_argument("--autoscale", metavar="KEY=VALUE",
                        help="add and remove replicas: requests=N open ones per replica, or kv=F of "
                        "its KV cache")  # fmt: skip
 
 
-def _add(group: Any, rows: dict[str, tuple[type, Any, str]]) -> None:
+def _add(group: Any, rows: Mapping[str, tuple[type, Any, str]]) -> None:
     for name, (kind, default, text) in rows.items():
         shown = "" if default is None else f" (default: {default})"
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, metavar="N",

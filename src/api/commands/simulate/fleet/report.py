@@ -151,7 +151,7 @@ def remarks(columns: Sequence[Column]) -> Iterator[str]:
 
 
 def _loss(one: Column, other: Column) -> str:
-    """What a loss costs: the differences to the same run without it."""
+    """The cost of a loss: the differences from the same run without it."""
     lost, whole = one.outcome, other.outcome
     num_good = whole.goodput * whole.num_requests - lost.goodput * lost.num_requests
     return (
