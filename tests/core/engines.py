@@ -14,6 +14,7 @@ from tokenmill.core.contract.policy import StepView
 from tokenmill.core.contract.registry import Registry
 from tokenmill.core.engine.blocks.pool import hash_root
 from tokenmill.core.engine.engine_core import EngineCore
+from tokenmill.core.engine.media import MediaPool
 from tokenmill.core.engine.request import PromptGroup, Request
 from tokenmill.core.engine.step import StepLimits
 from tokenmill.core.host.plugin_host import PluginHost
@@ -23,6 +24,7 @@ from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.testing.engine_driver import EngineDriver
 from tokenmill.testing.simulated.drafting import DraftingSettings
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens
+from tokenmill.testing.simulated.pictures import BYTES_PER_TOKEN
 
 
 def seed_of(name: str, index: int = 0) -> int:
@@ -95,6 +97,7 @@ class Bench(EngineDriver):
         schedule: Callable[[StepView], None] | None = None,
         plugins: Sequence[object] = (),
         step_log_size: int = 1 << 20,
+        media_bytes: int = 0,
         **config: Any,
     ) -> None:
         extra = [*plugins, FunctionPlugin(schedule)] if schedule else plugins
@@ -109,6 +112,7 @@ class Bench(EngineDriver):
             num_host_blocks=num_host_blocks,
             kv_windows=kv_windows,
             drafting=drafting,
+            media_bytes=media_bytes,
         )
         core = EngineCore(
             num_blocks=num_blocks,
@@ -129,6 +133,7 @@ class Bench(EngineDriver):
             num_stages=num_stages,
             speculation=None if drafting is None else drafting.limits,
             step_log_size=step_log_size,
+            media=MediaPool(media_bytes, BYTES_PER_TOKEN) if media_bytes else None,
         )
         super().__init__(core, executor)
         self._caching = enable_prefix_caching
@@ -156,6 +161,7 @@ class Bench(EngineDriver):
                 cache_root=hash_root("m", fields.get("salt", ""), "" if self._caching else name),
                 publishes=self._caching or n > 1,
                 group=group,
+                media=fields.get("media", ()),
             )
             for i in range(n)
         ]

@@ -142,6 +142,8 @@ def _describe(step: TracedStep) -> Event:
         "accepted": step.num_accepted_tokens,
         "cached": sum(count for _, count in step.num_cached),
     }
+    if step.num_encoded_tokens:
+        found["encoded"], found["encoder seconds"] = step.num_encoded_tokens, step.encoder_seconds
     if step.prompts:
         found["prompts of"] = [engine_id for engine_id, _ in step.prompts]
     return found

@@ -46,6 +46,10 @@ class TracedStep:
     hooks: tuple[tuple[str, float], ...]
     """Seconds of the plugins' hooks that delayed the engine since the step before it. The first
     step of a trace has none."""
+    num_encoded_tokens: int = 0
+    """Tokens that the encoder made of images."""
+    encoder_seconds: float = 0.0
+    """The part of the device's time in which it did so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,12 +22,12 @@ MAX_PIXEL_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class MediaCounts:
-    """What plans have done with the encoder cache."""
+    """Counts of the changes that plans have made to the encoder cache."""
 
     num_queries: int = 0
     """Items that grants needed first."""
     num_hits: int = 0
-    """Those of them that were encoded already."""
+    """The items that were encoded already."""
     num_encoded_tokens: int = 0
 
 

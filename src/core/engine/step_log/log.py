@@ -373,6 +373,8 @@ class StepLog:
             record.prompts = tuple([found for found in known if found[1] > 1])
             drafts = tuple([grant.num_draft_tokens for grant in plan.grants])
             record.num_drafts = drafts if any(drafts) else ()
+        if opened.media is not None:
+            record.num_encoded_tokens = opened.media.num_encoded_tokens
         if plan.starts:
             starts = [pending for pending in step.grants.values() if pending.is_start]
             record.num_cached = tuple([(p.request.engine_id, p.num_hit_tokens) for p in starts])
@@ -387,6 +389,7 @@ class StepLog:
         record.num_blocks_taken = pool.num_taken - self._num_taken
         record.num_blocks_freed = pool.num_freed - self._num_freed
         self._num_taken, self._num_freed = pool.num_taken, pool.num_freed
+        record.encoder_seconds = 0.0 if result is None else result.encoder_seconds
         if result is not None and result.rank_times:
             begun = record.planned_at
             record.ranks = tuple([_fit(one, begun, now) for one in result.rank_times])

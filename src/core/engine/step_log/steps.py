@@ -55,6 +55,9 @@ class LoggedStep:
     """When each worker began and ended its part; empty without workers."""
     by_hook: tuple[float, ...] = ()
     """Seconds of each hook of HookTimes since the start; empty until it is committed."""
+    num_encoded_tokens: int = 0
+    """Tokens that the encoder makes of images."""
+    encoder_seconds: float = 0.0
     has_own_ids: bool = True
     """Whether the step before it has another tuple of ids."""
 
@@ -97,6 +100,8 @@ class LoggedStep:
             num_running=self.num_running,
             num_waiting=self.num_waiting,
             ranks=self.ranks,
+            num_encoded_tokens=self.num_encoded_tokens,
+            encoder_seconds=self.encoder_seconds,
             hooks=() if before is None else times.gained(before.by_hook, self.by_hook),
         )
 

@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as Kind
 from tests.backends.random_weights import random_checkpoint
 from tests.backends.tiny_checkpoints import TARGET, write_model
 from tests.backends.weights.gguf_writing import write_gguf
+from tests.oracle import tiny_smolvlm
 from tokenmill.api.cli import main
 from tokenmill.backends.machine import places
 from tokenmill.backends.machine.threads import ThreadShare
@@ -216,3 +217,18 @@ def test_the_table_is_for_people(directory: Path, capsys: pytest.CaptureFixture[
         assert words in text
     (flash,) = [line for line in text.splitlines() if line.startswith("  flash-attn: ")]
     assert flash == "  flash-attn: it runs on NVIDIA GPUs, not on cpu (--json has all reasons)"
+
+
+def test_the_memory_for_images_is_shown(
+    own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tiny_smolvlm.write_model(own_folder / "smolvlm"))
+    default = inspect(capsys, path)["images"]
+    two = inspect(capsys, path, "--limit-mm-per-prompt", '{"image": 2}')["images"]
+    assert (default["num_images"], default["tokens_per_image"]) == (8, 17 * 4)
+    assert two["cache"] * 4 == default["cache"] > 0 and two["pixels"] * 4 == default["pixels"] > 0
+    assert two["tower"] == default["tower"] > 0
+    assert inspect(capsys, path, "--language-model-only")["images"] is None
+    main(["model", "inspect", path, "--device", "cpu", "--limit-mm-per-prompt", '{"image": 2}'])
+    shown = capsys.readouterr().out
+    assert "memory for the encoder" in shown and "for 2 per prompt, of at most 68 tokens" in shown

@@ -142,3 +142,15 @@ def refusing(start: StartRank, progress: Progress) -> RankModel:
 
 def dying(start: StartRank, progress: Progress) -> RankModel:
     os._exit(3)
+
+
+def sighted(start: StartRank, progress: Progress) -> RankModel:
+    """A model that reads images."""
+    executor = SimulatedExecutor(num_blocks=256, block_size=16, vocab_size=1000, media_bytes=400)
+    return replace(load_rank(start, progress), executor=executor)
+
+
+def sighted_differently(start: StartRank, progress: Progress) -> RankModel:
+    """Each rank knows something else about images."""
+    executor = SimulatedExecutor(num_blocks=256, block_size=16, media_bytes=400 + start.rank)
+    return replace(load_rank(start, progress), executor=executor)
