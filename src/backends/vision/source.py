@@ -1,4 +1,4 @@
-"""Where the vision part of a model is read from."""
+"""The files from which the vision part of a model is read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class VisionSource:
     """All that a model's files say about images, and the tensors of its tower."""
 
     fields: Mapping[str, Any]
-    """Those of `image_fields`."""
+    """The fields of `image_fields`."""
     files: TowerFiles
     source: str
     """The file that errors name."""

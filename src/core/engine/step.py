@@ -64,7 +64,7 @@ class PendingGrant:
     max_draft_tokens: int = 0
     num_lookahead_tokens: int = 0
     encoding_cost: int = 0
-    """What encoding its images takes from the budget, in tokens."""
+    """Tokens of the budget that encoding its images takes."""
 
     @property
     def begin(self) -> int:

@@ -63,7 +63,7 @@ class SafetensorsCheckpoint:
         source = str(path / "config.json")
         self.config = config or from_hf_config(whole, source=source)
         self.fields = whole
-        """Those of config.json, of all parts of the model."""
+        """The fields of config.json, of all parts of the model."""
         self.is_made = make_tensors is not None
         """Whether its tensors are in no file."""
         self._config, _ = text_fields(whole, source)
