@@ -40,7 +40,7 @@ class TowerConfig:
     patch_size: int
     """The sides of a patch, in pixels."""
     num_patches_per_side: int
-    """Patches of the largest image that has a position for each of them."""
+    """Patches in a row of the largest image that has a position for each patch."""
     layer_norm_eps: float
     activation: str
     """One of ACTIVATIONS."""
