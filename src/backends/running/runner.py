@@ -80,7 +80,7 @@ class ModelRunner:
         self._vocab_size = decoder.config.vocab_size
         self._model = model or LayeredModel(decoder, attention, kv_cache)
         self._used: StepModel = self._model
-        """The model that computed the last step."""
+        """The model that has computed the last step."""
         self._images = images
         self._attention = attention
         self._kv_cache = kv_cache

@@ -42,7 +42,7 @@ class TowerConfig:
     patch_size: int
     """The sides of a patch, in pixels."""
     num_patches_per_side: int
-    """The side of the largest image that has a position for each of its patches."""
+    """Patches in a row of the largest image that has a position for each patch."""
     layer_norm_eps: float
     activation: str
     """One of ACTIVATIONS."""

@@ -95,7 +95,7 @@ def read_mmproj(path: Path, text: GGUFCheckpoint) -> VisionSource:
 
 
 def _text_sizes(text: GGUFCheckpoint) -> Mapping[str, Any]:
-    """The sizes that the cost of an image depends on, besides those of the tower."""
+    """Fields on which the cost of an image depends, besides the tower."""
     config = text.config
     return {
         "hidden_size": config.hidden_size,

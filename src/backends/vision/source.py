@@ -1,4 +1,4 @@
-"""The files of a model's vision part."""
+"""The files from which the vision part of a model is read."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class StepDone:
     mm_cache_queries: int = 0
     """Tiles of images that this step needed for the first time in their requests."""
     mm_cache_hits: int = 0
-    """The tiles that were encoded already. The step encoded the others."""
+    """Tiles of these that were encoded already. The step encoded the others."""
     num_encoded_tokens: int = 0
     """Tokens that the encoder made of images."""
     encoder_seconds: float = 0.0

@@ -22,12 +22,12 @@ MAX_PIXEL_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class MediaCounts:
-    """Counts of the changes that plans have made to the encoder cache."""
+    """Numbers of the work of plans on the encoder cache."""
 
     num_queries: int = 0
     """Items that grants needed first."""
     num_hits: int = 0
-    """The items that were encoded already."""
+    """Items of these that were encoded already."""
     num_encoded_tokens: int = 0
 
 
@@ -55,7 +55,7 @@ class MediaPool:
         self._pixel_bytes = 0
         self._evict: dict[bytes, None] = {}
         self._release: dict[bytes, None] = {}
-        """Digests for the next plan, besides the changes of its step."""
+        """Digests that the next plan names besides the changes of its step."""
 
     # Requests
 

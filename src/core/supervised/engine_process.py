@@ -109,7 +109,7 @@ class EngineProcess(asyncio.Protocol):
         self._news: dict[OutputStream, None] = {}
         """Streams with unsent outputs, in the order in which they got them."""
         self._pixels: dict[bytes, bytes] = {}
-        """The pixels of the next request, by digest."""
+        """Pixels of the items of the next request, by digest."""
         self._submitting: dict[int, asyncio.Task[None]] = {}
         self._tracing: set[asyncio.Task[None]] = set()
         self._is_flush_due = False

@@ -85,7 +85,7 @@ class PrometheusMetrics:
         self._started: Started | None = None
         self._started_at = time.time()
         self._engine: EngineClient | None = None
-        self._counters: dict[str, float] = dict.fromkeys(_COUNTERS, 0)
+        self._counters: dict[str, float] = dict.fromkeys(_COUNTERS, 0.0)
         self._reasons = Counter({reason.value: 0 for reason in FinishReason})
         self._preemptions = Counter({"recompute": 0, "swap": 0})
         self._refusals = Counter({QUEUE: 0})
