@@ -54,7 +54,8 @@ async def encode_conversation(
     field's name.
     """
     engine, parsers = context.engine, context.parsers
-    engine.images.check(given.images)
+    if given.images:
+        engine.images.check(given.images)
     continues = bool(given.continue_final_message)
     if continues and given.add_generation_prompt:
         raise APIError(
@@ -84,7 +85,7 @@ async def encode_conversation(
     def render(
         messages: Sequence[Message], tools: Sequence[Message]
     ) -> tuple[list[int], list[GivenImage]]:
-        images = shown_images(messages, given.images)
+        images = shown_images(messages, given.images) if given.images else []
         token_ids = engine.tokenizer.encode_chat(
             messages,
             add_generation_prompt=generates,
