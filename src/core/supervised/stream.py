@@ -59,8 +59,9 @@ class RemoteStream:
 
     @cached_property
     def digest(self) -> bytes:
-        """A hash of the prompt."""
-        return hashlib.sha256(array("I", self.prompt_token_ids).tobytes()).digest()
+        """A hash of the prompt and its images."""
+        images = b"".join(item.digest for item in self.request.media)
+        return hashlib.sha256(array("I", self.prompt_token_ids).tobytes() + images).digest()
 
     def add(self, output: RequestOutput) -> None:
         """Add an output from the engine."""

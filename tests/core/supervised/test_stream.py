@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from tokenmill.core.outputs import CompletionOutput, FinishReason, RequestOutput
+from tokenmill.core.requests.media import MediaItem
 from tokenmill.core.requests.sampling_params import OutputKind, SamplingParams
 from tokenmill.core.shell.checking import check_ids
 from tokenmill.core.supervised.stream import RemoteStream
@@ -46,3 +48,15 @@ def test_a_waiting_reader_gets_nothing_of_a_lost_engine_and_all_of_the_next_one(
         return await reading
 
     assert asyncio.run(asyncio.wait_for(read(), 30)) == ["new"]
+
+
+def test_the_same_text_beside_another_image_is_another_prompt() -> None:
+    """One of them may have ended an engine, for which the other one must not be refused."""
+    request = check_ids([1, 7, 7], SamplingParams(), vocab_size=10, max_model_len=100)
+
+    def digest(image: bytes) -> bytes:
+        item = MediaItem(digest=image, start=1, num_tokens=2, cost=1, shape=(), pixels=b"")
+        return RemoteStream(prompt=None, request=replace(request, media=(item,))).digest
+
+    assert digest(b"one") == digest(b"one") != digest(b"two")
+    assert RemoteStream(prompt=None, request=request).digest != digest(b"one")
