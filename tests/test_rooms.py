@@ -80,11 +80,14 @@ def broken_contracts(package: Path, cases: list[tuple[str, str]]) -> list[list[s
     return found
 
 
-def test_imports_follow_the_arrows_and_an_import_against_them_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", [0, 1])
+def test_imports_follow_the_arrows_and_an_import_against_them_is_found(
+    half: int, tmp_path: Path
+) -> None:
     """Even inside a function; nothing else is reported, except the cycle that it closes."""
     package = tmp_path / "tokenmill"
     shutil.copytree(SRC, package, ignore=shutil.ignore_patterns("__pycache__"))
-    cases = list(BAD_IMPORTS)
+    cases = list(BAD_IMPORTS)[half::2]
     as_it_is, *found = broken_contracts(package, cases)
     assert as_it_is == []
     for case, broken in zip(cases, found, strict=True):

@@ -106,14 +106,16 @@ class EngineSupervisor:
         """Get a new report, unless the engine hangs or there is none."""
         if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
-                self.report = await asyncio.wait_for(link.ask(), ANSWER_SECONDS)
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    self.report = await link.ask()
 
     async def reset_prefix_cache(self) -> bool | None:
         """Empty the engine's prefix cache, and return whether it is empty. None: the engine hangs
         or is not ready."""
         if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
-                return await asyncio.wait_for(link.reset_prefix_cache(), ANSWER_SECONDS)
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    return await link.reset_prefix_cache()
         return None
 
     async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
@@ -121,21 +123,24 @@ class EngineSupervisor:
         engine hangs, or has no such log."""
         if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
-                return await asyncio.wait_for(link.explain(request_id, count), ANSWER_SECONDS)
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    return await link.explain(request_id, count)
         return ()
 
     async def activity(self, after_step: int) -> Activity | None:
         """The engine's activity; None if it hangs or there is none."""
         if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
-                return await asyncio.wait_for(link.activity(after_step), ANSWER_SECONDS)
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    return await link.activity(after_step)
         return None
 
     async def trace(self, seconds: float) -> Trace | None:
         """The steps of the last seconds; None if the engine hangs or there is none."""
         if (link := self.ready_link) is not None:
             with suppress(TimeoutError, TokenmillError):
-                return await asyncio.wait_for(link.trace(seconds), TRACE_SECONDS)
+                async with asyncio.timeout(TRACE_SECONDS):
+                    return await link.trace(seconds)
         return None
 
     def render_metrics(self) -> bytes:
@@ -261,7 +266,10 @@ class EngineSupervisor:
             began = time.monotonic()
             try:
                 limit = START_SECONDS + START_FACTOR * self._start_seconds
-                await asyncio.wait_for(self._open(no_progress), limit)
+                # `wait_for` of Python 3.11 forgets a cancellation that comes with the result. Then
+                # a server that ends just now would wait for ever.
+                async with asyncio.timeout(limit):
+                    await self._open(no_progress)
             except (TokenmillError, OSError) as error:  # OSError: no process, or too slow a start
                 reason = str(error) or type(error).__name__
                 log.error("engine_not_restarted", reason=reason)
