@@ -124,10 +124,11 @@ class RayExecutor:
                 if (error := answers[rank].exception()) is not None:
                     link = self._links[rank]
                     raise self._watch.fail(link, link.end(error))
-            if not waiting:
-                return [answer.result() for answer in answers]
+            # First: workers still answer when only the head of the cluster is lost.
             if self._watch.failure is not None:
                 raise self._watch.error()
+            if not waiting:
+                return [answer.result() for answer in answers]
             # The others may wait forever for the sums of ranks that have failed.
             if failures := describe_failures(ready, [answers[rank].result() for rank in ready]):
                 num_late_checks += 1
