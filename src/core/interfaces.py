@@ -48,8 +48,6 @@ class ChatFormat:
 class MediaInfo:
     """Facts about a model that reads images."""
 
-    processor: str
-    """Name of the media processor that turns its images into items."""
     config: Mapping[str, Any]
     """Input of the processor: the fields of config.json and of the preprocessor's and the
     processor's files, which take precedence in this order."""

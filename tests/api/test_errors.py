@@ -197,7 +197,6 @@ def test_an_unknown_model_is_404(http: httpx.Client) -> None:
         ("messages", []),
         ("messages", [{"role": "robot", "content": "a"}]),
         ("messages", [{"role": "user"}]),
-        ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]),
         ("messages", [{"role": "user", "content": [{"type": "text"}]}]),
         ("messages", [{"role": "assistant", "content": "a", "tool_calls": [{}]}]),
     ],
@@ -206,6 +205,13 @@ def test_an_unknown_model_is_404(http: httpx.Client) -> None:
 def test_chat_refuses_what_it_cannot_do(real: Served, field: str, value: Any) -> None:
     with real.client() as http:
         check_error(chat(http, **{field: value}), 400, field)
+
+
+def test_an_image_for_a_model_that_reads_text_is_refused_with_its_place(real: Served) -> None:
+    content = [{"type": "image_url", "image_url": {}}]
+    with real.client() as http:
+        answer = chat(http, messages=[{"role": "user", "content": content}])
+        check_error(answer, 400, "messages[0].content[0]")
 
 
 def test_completions_refuse_what_they_cannot_do(http: httpx.Client) -> None:

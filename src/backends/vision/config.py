@@ -12,8 +12,6 @@ from ..linear.base import ACTIVATIONS
 from ..weights.config.fields import Fields
 from ..weights.files.json_file import read_json
 
-ARCHITECTURES = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
-"""transformers' class names of the models whose towers are computed here."""
 _FILES = ("preprocessor_config.json", "processor_config.json")
 """Files about images beside config.json; later ones take precedence."""
 _DEFAULTS = {
@@ -70,12 +68,6 @@ class TowerConfig:
         entry = 3 * side**2 * (_INDEX_BYTES + 2 * itemsize)
         widest = max(7 * e, 2 * e + 2 * i)
         return max(entry, (side // self.patch_size) ** 2 * widest * itemsize)
-
-
-def is_known(fields: Mapping[str, Any]) -> bool:
-    """Whether config.json describes a model whose tower is computed here."""
-    named = fields.get("architectures")
-    return isinstance(named, list) and bool(named) and named[0] in ARCHITECTURES
 
 
 def image_fields(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:

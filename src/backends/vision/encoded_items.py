@@ -42,11 +42,11 @@ class EncodedItems:
                 self._release(digest)
 
     def _release(self, digest: bytes) -> None:
-        taken = self._pixels.get(digest, deque())  # empty if they could not be taken
-        if taken:
-            taken.popleft()
+        if (taken := self._pixels.get(digest)) is None:
+            return  # they could not be taken
+        taken.popleft()
         if not taken:
-            self._pixels.pop(digest, None)
+            del self._pixels[digest]
 
     def encode(self, work: MediaWork) -> None:
         """Encode what a plan says, after `forget`. Raises what the encoder raises."""

@@ -43,7 +43,7 @@ _BLOCK = re.compile(r"v\.blk\.(\d+)\.(\w+)")
 
 
 def find_mmproj(model: Path, given: str | None) -> Path | None:
-    """The file of a GGUF model's vision part: the given one, or the only one beside the model.
+    """Find the file with a GGUF model's vision part: the given one, or the only one in its folder.
 
     Raises ConfigError if the given one does not exist.
     """

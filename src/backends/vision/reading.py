@@ -19,8 +19,8 @@ from ..weights.checkpoint_decorator import as_stored
 from ..weights.files.safetensors_files import SafetensorsFiles
 from ..weights.gguf.checkpoint import GGUFCheckpoint
 from ..weights.huggingface.checkpoint import SafetensorsCheckpoint
-from ..weights.huggingface.multimodal import is_multimodal
-from .config import TowerConfig, image_fields, is_known, read_tower_config
+from ..weights.huggingface.multimodal import has_known_tower, is_multimodal
+from .config import TowerConfig, image_fields, read_tower_config
 from .loading import load_tower, tower_tensor
 from .mmproj import find_mmproj, read_mmproj
 from .source import NoVision, VisionSource
@@ -117,8 +117,8 @@ def _find_source(stored: Checkpoint, config: EngineConfig) -> VisionSource | Non
     if not isinstance(stored, SafetensorsCheckpoint) or not is_multimodal(stored.fields):
         return None
     _check_settings(config)
-    if not is_known(stored.fields):
-        raise NoVision("images of this architecture are not supported")
+    if not has_known_tower(stored.fields):
+        return None  # the checkpoint has logged it
     if stored.is_made:
         raise NoVision("--load-format dummy makes no vision tower")
     return VisionSource(
@@ -152,7 +152,6 @@ def _describe(
     bytes_per_token = sizes.text_hidden_size * dtype.itemsize
     settings = read_settings(source.fields, kwargs)
     info = MediaInfo(
-        processor=processor.name,
         config=source.fields,
         placeholder_token_id=sizes.image_token_id,
         bytes_per_token=bytes_per_token,

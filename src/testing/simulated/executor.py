@@ -66,7 +66,6 @@ def expected_tokens(
 
 def _media_info(cache_bytes: int) -> MediaInfo:
     return MediaInfo(
-        processor="simulated",
         config={},
         placeholder_token_id=PLACEHOLDER,
         bytes_per_token=BYTES_PER_TOKEN,

@@ -87,7 +87,6 @@ def reader_for(
     engine_config = EngineConfig.from_options(**options)
     plugins = enabled_plugins(engine_config)
     media = MediaInfo(
-        processor="",
         config=config,
         placeholder_token_id=PLACEHOLDER,
         bytes_per_token=1,

@@ -126,7 +126,7 @@ class Images:
         self.driver.run(self.plan(amounts))
 
     def generate(self, name: str, num_tokens: int = NUM_TOKENS) -> tuple[int, ...]:
-        """Compute what is left of the prompt, then decode until the answer has so many tokens."""
+        """Compute the rest of the prompt, then decode the given number of tokens."""
         while len(self.answer(name)) < num_tokens:
             self.step({name: None})
         return self.answer(name)

@@ -34,7 +34,7 @@ class TinyModel:
     """Patches per row and column that become one token."""
 
     def tokens_of(self, side: int) -> int:
-        """The tokens of an image with sides of so many pixels."""
+        """The number of tokens of a square image; `side` is in pixels."""
         return (side // PATCH // self.factor) ** 2
 
     def rows(self, pixels_yxc: torch.Tensor) -> torch.Tensor:

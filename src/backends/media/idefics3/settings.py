@@ -29,7 +29,7 @@ class Settings:
     tile: int
     """The sides of a tile, in pixels."""
     splits: bool
-    """Whether the image is cut into tiles, beside the whole image in the size of a tile."""
+    """Whether the image is cut into tiles. Beside them, the whole image is shrunk to one tile."""
     resample: int
     """Pillow's number of the filter for resizing."""
     tokens_per_tile: int

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from ....core.errors import ConfigError
+from ....core.log import get_logger
 from ....core.settings.sampling_defaults import GENERATION_CONFIG
 from ..config.model_config import ModelConfig
 from ..config.sampling_defaults import check_sampling_defaults
@@ -18,7 +19,9 @@ from ..packed import StoredTensor, WeightFormat, Weights
 from ..quantization.methods import METHODS, ReadMethod, read_method
 from ..quantization.tensors import QuantizedTensors
 from .config import from_hf_config
-from .multimodal import is_multimodal, text_fields, text_tensor
+from .multimodal import has_known_tower, is_multimodal, text_fields, text_tensor
+
+log = get_logger("model")
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -150,4 +153,9 @@ def _stated_dtype(config: Mapping[str, Any]) -> torch.dtype:
 
 
 def _open_files(path: Path, config: Mapping[str, Any]) -> SafetensorsFiles:
-    return SafetensorsFiles(path, text_tensor) if is_multimodal(config) else SafetensorsFiles(path)
+    if not is_multimodal(config):
+        return SafetensorsFiles(path)
+    files = SafetensorsFiles(path, text_tensor)
+    if not has_known_tower(config):  # otherwise the one who loads it says whether it is used
+        log.info("only_text_model_used", path=str(path), ignored_tensors=files.num_hidden)
+    return files

@@ -22,9 +22,19 @@ _OTHERS = ("vision_tower.", "multi_modal_projector.", "vision_model.", "connecto
 """Beginnings of the names of other tensors, in some files after `model.`."""
 
 
+TOWERS = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
+"""transformers' class names of the models whose vision towers are computed here."""
+
+
 def is_multimodal(config: Mapping[str, Any]) -> bool:
     """Whether a config.json describes a multimodal model whose text model can be used alone."""
     return _text_row(config) is not None
+
+
+def has_known_tower(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json describes a model whose vision tower is computed here."""
+    named = config.get("architectures")
+    return isinstance(named, list) and bool(named) and named[0] in TOWERS
 
 
 def text_fields(config: Mapping[str, Any], source: str) -> tuple[Mapping[str, Any], str]:
