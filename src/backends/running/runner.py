@@ -123,10 +123,13 @@ class ModelRunner:
         self._forget(plan)
         rows = self._requests.rows(plan)
         try:
-            return self._compute(plan, rows)
+            result = self._compute(plan, rows)
         except BaseException:
             self._requests.lose(plan.grants)
             raise
+        if plan.media is None or self._images is None:
+            return result
+        return replace(result, encoder_seconds=self._images.seconds)
 
     def lose(self, plan: StepPlan) -> None:
         """Treat the plan's requests as lost, as if `run` had raised. For a failure before `run`."""
