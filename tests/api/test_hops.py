@@ -14,6 +14,9 @@ from .serving import Served, serve_engine, toy_engine
 MOST_FILES = 81
 """Maximum number of files. A reader who follows a chat through the code opens all of them."""
 
+CLOCK = "api/server.py"
+"""uvicorn's main loop wakes up every 0.1 s, during a chat or not."""
+
 SRC = str(Path(tokenmill.__file__).parent.resolve())
 
 
@@ -30,7 +33,8 @@ class EnteredFiles:
 
     def of_tokenmill(self) -> list[str]:
         paths = (Path(name).resolve() for name in self.names)
-        return sorted(str(path.relative_to(SRC)) for path in paths if path.is_relative_to(SRC))
+        own = {str(path.relative_to(SRC)) for path in paths if path.is_relative_to(SRC)}
+        return sorted(own - {CLOCK})
 
 
 def chat(served: Served) -> str:

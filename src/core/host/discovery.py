@@ -20,6 +20,7 @@ from ..errors import CONTAINED, PluginError, describe
 from ..log import get_logger
 
 GROUP = "tokenmill.plugins"
+_METADATA = (".dist-info", ".egg-info")
 OWN_DISTRIBUTION = "tokenmill"
 _log = get_logger("plugins")
 
@@ -50,13 +51,15 @@ class InstalledPlugin:
 def find_installed() -> Mapping[str, InstalledPlugin]:
     """Every installed plugin, by name. tokenmill's own come first; then they are sorted by name.
 
-    Packages are read again only if a folder of sys.path has changed.
+    Packages are read again only if a package was installed or removed in a folder of sys.path.
     """
-    return _find_installed(tuple((folder, _changed(folder)) for folder in sys.path))
+    return _find_installed(tuple((folder, _packages(folder)) for folder in sys.path))
 
 
 @lru_cache(maxsize=1)
-def _find_installed(folders: tuple[tuple[str, int], ...]) -> Mapping[str, InstalledPlugin]:
+def _find_installed(
+    folders: tuple[tuple[str, frozenset[tuple[str, int]]], ...],
+) -> Mapping[str, InstalledPlugin]:
     found: dict[str, InstalledPlugin] = {}
     for source, entry_point in sorted(_entry_points(), key=lambda pair: _order(pair[0])):
         first = found.get(source.plugin)
@@ -144,11 +147,22 @@ def _entry_points() -> Iterator[tuple[Source, EntryPoint]]:
             yield Source(plugin=plugin, distribution=name, version=version), entry_point
 
 
-def _changed(folder: str) -> int:
+def _packages(folder: str) -> frozenset[tuple[str, int]]:
+    """The packages of a folder of sys.path, each with the time of its last change.
+
+    The folder's own time is not enough: the current directory changes with each file in it.
+    """
     try:
-        return os.stat(folder or ".").st_mtime_ns
+        with os.scandir(folder or ".") as entries:
+            return frozenset(
+                (entry.name, entry.stat().st_mtime_ns)
+                for entry in entries
+                if entry.name.endswith(_METADATA)
+            )
+    except NotADirectoryError:  # a zip file
+        return frozenset([("", os.stat(folder).st_mtime_ns)])
     except OSError:
-        return 0
+        return frozenset()
 
 
 def _order(source: Source) -> tuple[bool, str, str]:

@@ -106,6 +106,7 @@ def test_a_stale_installation_says_to_reinstall() -> None:
 def test_packages_are_read_once_until_another_one_is_installed(packages: Packages) -> None:
     packages.install("acme-one", "")
     found = find_installed()
+    (packages.folder / "server.log").write_text("no package")
     assert find_installed() is found
     packages.install("acme-two", "")
     assert "acme-two" not in found and "acme-two" in find_installed()
