@@ -28,7 +28,7 @@ from typing import Any
 from bundle import FOLDER, REPOSITORY, BundleError, environment, install
 from gpu_report import count_outcomes, markdown
 from parts import Deadline, Ended, Part, kill_running, not_begun, run, run_all
-from pytest_parts import CHECKS, Check, read_lines
+from pytest_parts import AUTO, CHECKS, Check, read_lines
 
 HERE = Path(__file__).parent
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -138,7 +138,7 @@ class Checkup:
                 results=work / f"{backend}-{kind}.jsonl",
             )
             for kind in CHECKS
-            for backend in self._args.backends
+            for backend in ([AUTO] if kind == AUTO else self._args.backends)
         ]
         of_name, surroundings = {check.name: check for check in checks}, environment(site)
         run_all(
@@ -157,7 +157,7 @@ class Checkup:
         entry = {"backend": check.backend, "part": check.kind, "is_ok": is_ok, "tests": tests}
         shown = replace(ended, tail="") if is_ok else ended
         self.found["checks"].append(asdict(shown) | entry)
-        places = list(CHECKS), self._args.backends
+        places = list(CHECKS), [*self._args.backends, AUTO]
         self.found["checks"].sort(
             key=lambda c: (places[1].index(c["backend"]), places[0].index(c["part"]))
         )

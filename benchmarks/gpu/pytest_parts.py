@@ -19,7 +19,10 @@ CHECKS = {
     "attention": "tests/gpu/test_attention.py",
     "conformance": "tests/gpu/test_conformance.py",
     "engine": "tests/gpu/test_engine.py",
+    "auto": "tests/gpu/test_auto.py",
 }
+AUTO = "auto"
+"""The check that chooses its backends itself."""
 PYTEST = ("-v", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly")
 INI = ("filterwarnings=default", "faulthandler_timeout=60")
 """Warnings of the machine's packages must not fail our tests."""
@@ -34,6 +37,7 @@ class Check:
     """The tests of one file with one backend."""
 
     backend: str
+    """AUTO in the check of this name."""
     kind: str
     """A key of CHECKS."""
     device: str

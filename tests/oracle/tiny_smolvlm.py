@@ -54,7 +54,7 @@ _IMAGES: Mapping[str, Any] = {
 }
 
 
-def write_model(folder: Path, seed: int = 0) -> Path:
+def write_model(folder: Path, seed: int = 0, *, head_size: int = 16) -> Path:
     """Write the model's files, and return their folder."""
     tokenizer = write_tokenizer(folder)
     config = transformers.SmolVLMConfig(
@@ -66,6 +66,7 @@ def write_model(folder: Path, seed: int = 0) -> Path:
             "num_hidden_layers": 4,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
+            "head_dim": head_size,
             "max_position_embeddings": 2048,
             "pad_token_id": 0,
             "bos_token_id": None,
