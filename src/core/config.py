@@ -170,7 +170,7 @@ class EngineConfig:
     )
     gpu_memory_utilization: float = setting(
         0.92,
-        "fraction of the GPU's memory that weights, activations and KV cache may use",
+        "fraction of the GPU's memory that this engine may use; it takes no more than is free",
         "--device-memory-utilization",
         unused_on_cpu="it is for GPUs; --kv-cache-memory sets the size of the KV cache on CPUs",
     )

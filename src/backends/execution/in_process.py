@@ -38,7 +38,7 @@ from ..running.layered_model import LayeredModel
 from ..running.parts.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
 from ..running.stage_runner import StageRunner
-from ..running.warmup import measure_gpu_memory
+from ..running.warmup import GPUUse, gpu_use, measure_gpu_memory
 from ..sampling.processing.base import ProcessorSpec
 from ..sampling.processing.calling import LogitsProcessing
 from ..state import kv_cache
@@ -111,6 +111,7 @@ class ModelExecutor:
         build_cpu_library(config, progress)
         check_settings(checkpoint, config)
         spec = choose_spec(checkpoint, config, backends, progress)
+        before = None if spec.device.type == "cpu" else gpu_use(spec.device)
         drafts = _prepare(speculation, checkpoint, config, backends, progress)
         layout = _lay_out(checkpoint, config, spec, drafts, swaps)
         if not checkpoint.config.has_head:
@@ -123,7 +124,7 @@ class ModelExecutor:
         check_model(parts, config, load_seconds=time.monotonic() - started)
         sizes = _graph_sizes(parts, config)
         num_blocks = layout.num_blocks or _count_blocks(
-            parts, config, layout, drafts, num_drafts, sizes, vision
+            parts, config, layout, drafts, num_drafts, sizes, vision, before
         )
         cache = parts.allocate_cache(num_blocks, layout.num_host_blocks)
         info = _describe(checkpoint, parts, layout, num_blocks, speculation, vision)
@@ -330,12 +331,14 @@ def _count_blocks(
     num_drafts: int,
     graph_sizes: Sequence[int],
     vision: Vision | None,
+    before: GPUUse | None,
 ) -> int:
-    """`num_drafts`: draft tokens per request, which the last stage proposes."""
-    spec, model, num_groups = parts.spec, parts.decoder.config, len(layout.groups.windows)
-    if spec.device.type == "cpu":
+    """`num_drafts`: draft tokens per request, which the last stage proposes. `before`: the use of
+    the GPU's memory before anything was loaded; None on a CPU."""
+    model, num_groups = parts.decoder.config, len(layout.groups.windows)
+    if before is None:
         return kv_cache.count_cpu_blocks(config, model, layout.block_bytes, num_groups)
-    memory = measure_gpu_memory(parts, config, num_drafts)
+    memory = measure_gpu_memory(parts, config, before, num_drafts)
     more = graph_bytes(graph_sizes, model.vocab_size)
     more += 0 if drafts is None else drafts.probs_bytes(config.max_num_seqs)
     more += 0 if vision is None else vision.info.cache_bytes + vision.encoder_bytes
@@ -343,9 +346,10 @@ def _count_blocks(
     log.info(
         "gpu_memory",
         total_mib=memory.total >> 20,
-        used_elsewhere_mib=memory.used_elsewhere >> 20,
+        free_mib=memory.free >> 20,
         weights_mib=memory.weights >> 20,
         activations_mib=memory.activations >> 20,
+        libraries_mib=memory.other >> 20,
     )
     return kv_cache.count_gpu_blocks(config, model, layout.block_bytes, memory, num_groups)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from dataclasses import dataclass
+
 import torch
 
 from ...core.config import EngineConfig
@@ -13,22 +16,51 @@ from .runner import ModelRunner
 from .stage_runner import StageRunner
 
 
-def measure_gpu_memory(parts: ModelParts, config: EngineConfig, num_drafts: int = 0) -> GPUMemory:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPUUse:
+    """The use of a GPU's memory at one time, in bytes."""
+
+    total: int
+    free: int
+    tensors: int
+    """Memory of this process's tensors."""
+    other: int
+    """Memory of other programs, and of this one outside of torch's tensors."""
+
+
+def gpu_use(device: torch.device) -> GPUUse:
+    """The use of the GPU's memory now. What torch keeps of freed tensors is given back first."""
+    gc.collect()  # an engine that was closed may be part of a cycle
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return GPUUse(
+        total=total,
+        free=free,
+        tensors=torch.cuda.memory_allocated(device),
+        other=total - free - torch.cuda.memory_reserved(device),
+    )
+
+
+def measure_gpu_memory(
+    parts: ModelParts, config: EngineConfig, before: GPUUse, num_drafts: int = 0
+) -> GPUMemory:
     """Measure the use of the GPU's memory in the largest step that the configuration allows, with
-    `num_drafts` draft tokens per request."""
+    `num_drafts` draft tokens per request.
+
+    `before`: the use before the engine loaded anything. The process may have other engines.
+    """
     device = parts.spec.device
-    weights = torch.cuda.memory_allocated(device)
+    loaded = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     run_largest_step(parts, config, num_drafts)
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device)
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
     return GPUMemory(
-        total=total,
-        used_elsewhere=total - free - torch.cuda.memory_reserved(device),
-        weights=weights,
-        activations=peak - weights,
+        total=before.total,
+        free=before.free,
+        weights=loaded - before.tensors,
+        activations=peak - loaded,
+        other=max(gpu_use(device).other - before.other, 0),
     )
 
 

@@ -23,6 +23,9 @@ CPU_DEFAULT = 1 << 30
 SWAP_DEFAULT = 4 << 30
 """Host memory for swapped requests, in bytes, if this is at most a quarter of the free memory."""
 
+MOST_OF_FREE = 0.95
+"""Maximum fraction of a GPU's free memory that an engine takes. torch rounds allocations up."""
+
 AMPLE_BLOCKS = 1 << 16
 """Maximum number of blocks, unless the running requests could hold more. On a big GPU a small model
 would otherwise get millions of blocks, and each costs host memory and start-up time."""
@@ -50,19 +53,24 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUMemory:
-    """The use of a GPU's memory after the weights are loaded, in bytes."""
+    """What an engine needs of a GPU's memory besides the KV cache, in bytes."""
 
     total: int
-    used_elsewhere: int
-    """Memory of other programs, and of this one outside of torch's tensors."""
+    free: int
+    """Free memory before the engine took any. Other programs and engines have the rest."""
     weights: int
     activations: int
     """Peak memory of one step, without the weights."""
+    other: int
+    """Memory that the engine takes outside of torch's tensors."""
+
+    def limit(self, utilization: float) -> int:
+        """The most that an engine may take when it may use this fraction of the total."""
+        return min(int(self.total * utilization), int(self.free * MOST_OF_FREE))
 
     def room(self, utilization: float) -> int:
-        """Bytes left for the KV cache when the engine may use this fraction of the total."""
-        taken = self.used_elsewhere + self.weights + self.activations
-        return int(self.total * utilization) - taken
+        """The part of the limit that is left for the KV cache."""
+        return self.limit(utilization) - self.weights - self.activations - self.other
 
 
 def bytes_per_block(
@@ -110,11 +118,14 @@ def count_gpu_blocks(
 
     Raises ConfigError if not a single block fits.
     """
+    limit = memory.limit(config.gpu_memory_utilization)
     knob = (
-        f"a fraction of {config.gpu_memory_utilization:g} of the GPU's {memory.total >> 20} MiB "
-        f"may be used, {memory.used_elsewhere >> 20} MiB are in use elsewhere, weights take "
-        f"{memory.weights >> 20} MiB and activations {memory.activations >> 20} MiB. Raise "
-        "--gpu-memory-utilization, lower --max-num-batched-tokens or use a smaller model"
+        f"{limit >> 20} of the GPU's {memory.total >> 20} MiB may be used "
+        f"(--gpu-memory-utilization {config.gpu_memory_utilization:g}; {memory.free >> 20} MiB "
+        f"were free), weights take {memory.weights >> 20} MiB, activations "
+        f"{memory.activations >> 20} MiB and libraries {memory.other >> 20} MiB. Raise "
+        "--gpu-memory-utilization, stop other programs on the GPU, lower "
+        "--max-num-batched-tokens or use a smaller model"
     )
     room = memory.room(config.gpu_memory_utilization)
     return min(_blocks_in(room, config, block_bytes, knob), _most_blocks(config, model, num_groups))

@@ -101,14 +101,19 @@ def test_a_tiny_model_does_not_get_more_blocks_than_could_be_of_use(
 
 
 MEMORY = GPUMemory(
-    total=1000 << 20, used_elsewhere=50 << 20, weights=300 << 20, activations=1 << 27
+    total=1000 << 20, free=800 << 20, weights=300 << 20, activations=1 << 27, other=50 << 20
 )
 
 
 def test_a_gpu_gives_what_is_left_of_its_part() -> None:
-    assert MEMORY.room(0.9) == (900 - 50 - 300 - 128) << 20
-    config = EngineConfig(gpu_memory_utilization=0.9)
-    assert kv_cache.count_gpu_blocks(config, CONFIG, 1 << 20, MEMORY) == 422
+    """The part of one engine: others may have parts of their own."""
+    assert MEMORY.room(0.5) == (500 - 300 - 128 - 50) << 20
+    config = EngineConfig(gpu_memory_utilization=0.5)
+    assert kv_cache.count_gpu_blocks(config, CONFIG, 1 << 20, MEMORY) == 22
+
+
+def test_an_engine_takes_no_more_of_a_gpu_than_is_free() -> None:
+    assert MEMORY.room(0.9) == (760 - 300 - 128 - 50) << 20
 
 
 def test_a_full_gpu_is_refused_with_everything_that_takes_its_memory() -> None:
@@ -116,9 +121,14 @@ def test_a_full_gpu_is_refused_with_everything_that_takes_its_memory() -> None:
     with pytest.raises(ConfigError) as caught:
         kv_cache.count_gpu_blocks(config, CONFIG, 1 << 20, MEMORY)
     message = str(caught.value)
-    for number in ("0 bytes", 1 << 20, "1000 MiB", 0.4, "50 MiB", "300 MiB", "128 MiB"):
-        assert f" {number}" in message
-    assert "Raise --gpu-memory-utilization" in message
+    for words in (
+        "would get 0 bytes",
+        f"needs {1 << 20}",
+        "400 of the GPU's 1000 MiB may be used (--gpu-memory-utilization 0.4; 800 MiB were free)",
+        "weights take 300 MiB, activations 128 MiB and libraries 50 MiB",
+        "Raise --gpu-memory-utilization",
+    ):
+        assert words in message
 
 
 def test_swap_space_is_what_was_asked_for_or_a_quarter_of_what_is_free(
