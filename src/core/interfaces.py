@@ -58,6 +58,9 @@ class MediaInfo:
     """Memory of one token's embedding in the encoder cache."""
     cache_bytes: int
     """Size of the encoder cache."""
+    largest_span_tokens: int = 0
+    """The maximum number of tokens of an item whose tokens see each other, so that one step
+    computes them all. 0: the model has no such items."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
