@@ -52,12 +52,16 @@ class MediaInfo:
     """Input of the processor: the fields of config.json and of the preprocessor's and the
     processor's files, which take precedence in this order."""
     placeholder_token_id: int
-    """The token in whose places rows of images stand, and which chat templates write once per
-    image."""
+    """The token in whose places rows of images stand."""
+    shown_token_id: int | None = None
+    """The token that chat templates write once per image. None: the placeholder."""
     bytes_per_token: int
     """Memory of one token's embedding in the encoder cache."""
     cache_bytes: int
     """Size of the encoder cache."""
+    largest_span_tokens: int = 0
+    """The maximum number of tokens of an item whose tokens see each other, so that one step
+    computes them all. 0: the model has no such items."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

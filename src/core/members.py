@@ -51,5 +51,8 @@ MEDIA_SAMPLE: Member[Any] = Member("media_sample", None)
 WRITE_SAMPLE: Member[Callable[..., Any] | None] = Member("write_sample", None)
 """Writes a small sample for the conformance suite: write_sample(folder) of a model implementation
 writes a model, write_sample(weights) of a weight format returns a QuantizedSample."""
+FRAME_IMAGES: Member[Callable[[str], str]] = Member("frame_images", str)
+"""frame_images(text) of a tokenizer: the text of a prompt with images, with what the model's own
+processor writes around the text that shows an image."""
 TAKE_MEDIA: Member[Callable[[Any], None]] = Member("take_media", _nothing)
 """take_media(items) of an executor whose model reads images: see interfaces.TakesMedia."""

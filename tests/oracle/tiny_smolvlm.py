@@ -99,18 +99,27 @@ def write_model(folder: Path, seed: int = 0, *, head_size: int = 16) -> Path:
     return folder
 
 
-def write_tokenizer(folder: Path, *, marks_special: bool = True) -> Any:
-    """Write a tokenizer with a token for each byte, and one for two line ends, as in SmolVLM."""
+def write_tokenizer(
+    folder: Path,
+    *,
+    marks_special: bool = True,
+    special: Sequence[str] = SPECIAL,
+    template: str = TEMPLATE,
+    **options: Any,
+) -> Any:
+    """Write a tokenizer with a token for each byte, for two line ends, as in SmolVLM, and for
+    three, as in Gemma 3."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = {"<unk>": 0} | {letter: number for number, letter in enumerate(letters, 1)}
-    words |= {"ĊĊ": len(words)}
-    backend = Tokenizer(BPE(words, merges=[("Ċ", "Ċ")], unk_token="<unk>"))
+    words |= {"ĊĊ": len(words), "ĊĊĊ": len(words) + 1}
+    merges = [("Ċ", "Ċ"), ("ĊĊ", "Ċ")]
+    backend = Tokenizer(BPE(words, merges=merges, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     add = backend.add_special_tokens if marks_special else backend.add_tokens
-    add(list(SPECIAL))
+    add(list(special))
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<unk>", chat_template=TEMPLATE
+        tokenizer_object=backend, pad_token="<unk>", chat_template=template, **options
     )
     tokenizer.save_pretrained(folder)
     return tokenizer

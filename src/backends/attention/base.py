@@ -39,6 +39,9 @@ class AttentionSpec:
     has_sinks: bool = False
     """Each head of each layer has a sink: a number that takes part in the softmax like the scaled
     score of a key whose value is 0. See AttentionCapabilities."""
+    sees_ahead: bool = False
+    """Tokens of an image see each other: a step may have AttentionBatch.last_keys_t. See
+    AttentionCapabilities."""
     computes_decodes: bool = True
     """False: the backend computes prompts and chunks only, and another one computes decodes."""
     kv_cache_layout: KVLayout | None = None
@@ -68,6 +71,8 @@ class AttentionCapabilities:
     sinks: bool = False
     """It has a method `use_sinks(sinks)`, which gets the sinks of each layer, float32 [h], before
     the first call of `forward`. Otherwise it never gets a spec with `has_sinks`."""
+    sees_ahead: bool = False
+    """It follows AttentionBatch.last_keys_t. Otherwise it never gets a spec with `sees_ahead`."""
     builds: bool = False
     """It has a class method `build(spec, progress)`, which compiles its kernels. It is called
     before `reasons_against`, so that the user sees progress. It may raise BuildError."""
@@ -98,6 +103,10 @@ class AttentionBatch:
     """The numbers of `seq_lens`, on the host."""
     num_decodes: int
     """The first `num_decodes` sequences have exactly one query token."""
+    last_keys_t: torch.Tensor | None = None
+    """int32 [t], on the device: the position of the last key that each query sees, its own or a
+    later one of this step. It grows within a sequence. Windows still begin before the query's own
+    position. None: each query sees up to its own key."""
     other_groups: Sequence[AttentionBatch] = ()
     """The same step for other groups of layers, which have block tables and slots of their own. A
     backend gets the batch of its layers, without other groups."""

@@ -33,7 +33,7 @@ class MixedAttention:
     """Gives each layer to the backend of its spec; AttentionBackend describes the methods."""
 
     graphs: GraphSupport = "never"
-    capabilities = AttentionCapabilities(sinks=True)
+    capabilities = AttentionCapabilities(sinks=True, sees_ahead=True)
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class BackendPair:
 
     def _specs(self, spec: AttentionSpec) -> tuple[AttentionSpec, AttentionSpec]:
         shared = replace(spec, kv_cache_layout=next(iter(self._shared_layouts()), None))
-        return replace(shared, computes_decodes=False), shared
+        return replace(shared, computes_decodes=False), replace(shared, sees_ahead=False)
 
     def _shared_layouts(self) -> list[Any]:
         """Layouts that both can use, in the order of the decode backend, which reads most."""
@@ -102,7 +102,7 @@ class PairedMetadata:
 class PairedAttention:
     """Divides each step between two backends; see AttentionBackend for the contract."""
 
-    capabilities = AttentionCapabilities(sinks=True)
+    capabilities = AttentionCapabilities(sinks=True, sees_ahead=True)
 
     def __init__(self, prefill: AttentionBackend, decode: AttentionBackend) -> None:
         self.name = f"{prefill.name},{decode.name}"
@@ -210,6 +210,7 @@ def _part(batch: AttentionBatch, start: int, end: int) -> AttentionBatch:
         seq_lens=batch.seq_lens[own],
         block_tables_bm=batch.block_tables_bm[own],
         slot_mapping_t=batch.slot_mapping_t[rows],
+        last_keys_t=None if start == 0 or batch.last_keys_t is None else batch.last_keys_t[rows],
         query_lens_host=batch.query_lens_host[own],
         seq_lens_host=batch.seq_lens_host[own],
         num_decodes=batch.num_decodes if start == 0 else 0,

@@ -30,6 +30,9 @@ def reasons_against(
         return reasons
     if spec.has_sinks and not can.sinks:
         reasons = [*reasons, "it has no attention sinks"]
+    if spec.sees_ahead and not can.sees_ahead:
+        why = "tokens of an image cannot see each other (--language-model-only needs no images)"
+        reasons = [*reasons, why]
     if spec.kv_cache_dtype is not None and spec.kv_cache_dtype not in can.kv_cache_dtypes:
         name = _name(spec.kv_cache_dtype)
         why = f"it keeps keys and values in the model's precision, not in {name} (--kv-cache-dtype)"

@@ -49,7 +49,7 @@ class CPUAttention:
     name = "cpu"
     graphs: GraphSupport = "never"
     """A CPU has no graphs."""
-    capabilities = AttentionCapabilities(sinks=True, builds=True)
+    capabilities = AttentionCapabilities(sinks=True, sees_ahead=True, builds=True)
 
     @classmethod
     def build(cls, spec: AttentionSpec, progress: Progress) -> None:
@@ -104,6 +104,7 @@ class CPUAttention:
             seq_lens=batch.seq_lens.data_ptr(),
             block_tables=tables_bm.data_ptr(),
             block_tables_stride=tables_bm.stride(0),
+            last_keys=None if batch.last_keys_t is None else batch.last_keys_t.data_ptr(),
         )
         return CPUMetadata(
             plan=self._ops.plan(self.struct, struct),

@@ -110,7 +110,7 @@ class ModelExecutor:
         num_drafts = 0 if speculation is None else speculation.limits.num_speculative_tokens
         build_cpu_library(config, progress)
         check_settings(checkpoint, config)
-        spec = choose_spec(checkpoint, config, backends, progress)
+        spec = choose_spec(checkpoint, config, backends, progress, reads_images=reads_images)
         before = None if spec.device.type == "cpu" else gpu_use(spec.device)
         drafts = _prepare(speculation, checkpoint, config, backends, progress)
         layout = _lay_out(checkpoint, config, spec, drafts, swaps)
@@ -134,7 +134,7 @@ class ModelExecutor:
         load = own.expert_load if isinstance(own, Decoder | StagedDecoder) else None
         if not checkpoint.config.has_head:
             stage = parts.step_model(cache)
-            images = None if vision is None else _image_model(vision, parts, cache)
+            images = _image_model(vision, parts, cache)
             stage_runner = StageRunner(parts.decoder, parts.attention, cache, stage, images)
             single_thread = None if stage is None else SingleTorchThread()
             return cls(info, stage_runner, single_thread, expert_load=load)
@@ -156,7 +156,7 @@ class ModelExecutor:
             needs_hidden_states=speculation is not None and speculation.needs_hidden_states,
             processing=processing,
             grammars=grammars,
-            images=None if vision is None else _image_model(vision, parts, cache),
+            images=_image_model(vision, parts, cache),
         )
         draft_runner = None
         if drafts is not None:
@@ -228,11 +228,15 @@ def _load_vision(checkpoint: Checkpoint, config: EngineConfig, parts: ModelParts
     )
 
 
-def _image_model(vision: Vision, parts: ModelParts, cache: KVCache) -> ImageModel:
+def _image_model(vision: Vision | None, parts: ModelParts, cache: KVCache) -> ImageModel | None:
+    """Computes the steps with images. None: they are like other steps in this stage."""
     decoder = parts.decoder
+    is_later_stage = not decoder.config.has_embedding
+    if vision is None and not (is_later_stage and parts.spec.sees_ahead):
+        return None
     assert isinstance(decoder, Decoder | StagedDecoder), "only its tower was loaded"
     layered = LayeredModel(decoder, parts.attention, cache)
-    return ImageModel(decoder, layered, EncodedItems(vision.tower))
+    return ImageModel(decoder, layered, None if vision is None else EncodedItems(vision.tower))
 
 
 def build_cpu_library(config: EngineConfig, progress: Progress) -> None:

@@ -132,7 +132,7 @@ def inspect_model(
     """
     build_cpu_library(config, progress)
     check_settings(checkpoint, config)
-    spec = choose_spec(checkpoint, config, backends, progress)
+    spec = choose_spec(checkpoint, config, backends, progress, reads_images=True)
     keeping = keeping_of(config, backends, spec, impl, checkpoint)
     model = checkpoint.config.for_context(config.max_model_len)
     parts = divide_among_ranks(checkpoint, impl, config)

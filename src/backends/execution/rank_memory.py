@@ -138,7 +138,7 @@ def refuse_model(
     if len(parts) == 1 or choose_device(config.device).type == "cuda":
         return
     build_cpu_library(config, progress)
-    spec = choose_spec(checkpoint, config, backends, progress)
+    spec = choose_spec(checkpoint, config, backends, progress, reads_images=True)
     keeping = keeping_of(config, backends, spec, impl, checkpoint)
     refuse_ranks_too_large(parts, config, spec, keeping)
 

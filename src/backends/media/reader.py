@@ -136,6 +136,7 @@ class ImageReader:
                 cost=one.cost,
                 shape=one.shape,
                 pixels=one.data,
+                is_whole=one.is_whole,
             )
             for number, (start, one) in enumerate(zip(starts, image.items, strict=True))
         )

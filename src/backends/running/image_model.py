@@ -1,31 +1,48 @@
-"""Steps with images: rows of the encoder stand in the places of tokens.
+"""Steps with images: rows of the encoder stand in the places of tokens, and tokens of an image may
+see each other.
 
 Such a step is computed layer by layer. All others stay one call of the whole model.
+
+Shape suffixes: t tokens of the step, e hidden size, r sampled rows, v vocabulary.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ...core.plan import Grant, MediaWork
 from ...core.requests.media import MediaItem
+from ..attention.base import AttentionBatch
 from ..models.base import TakesRows
 from ..state.input_batch import InputBatch
 from ..state.request_state import RequestState
 from ..vision.encoded_items import EncodedItems
 from .layered_model import LayeredModel
 
-Rows = Sequence[tuple[int, torch.Tensor]]
-"""Stretches of rows, each with the index of its first token in the batch."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageStep:
+    """A step with images."""
+
+    batch: InputBatch
+    """With the last keys of its tokens."""
+    rows: Sequence[tuple[int, torch.Tensor]]
+    """Stretches of rows, each with the index of its first token in the batch."""
 
 
 class ImageModel:
     """Computes the steps of a decoder that have images."""
 
-    def __init__(self, decoder: TakesRows, layered: LayeredModel, items: EncodedItems) -> None:
+    def __init__(
+        self, decoder: TakesRows, layered: LayeredModel, items: EncodedItems | None
+    ) -> None:
+        """`items`: None in a stage after the first one, which gets hidden states."""
         self._decoder, self._items = decoder, items
         self.layered = layered
         self.seconds = 0.0
@@ -33,42 +50,97 @@ class ImageModel:
 
     def take(self, items: Sequence[MediaItem]) -> None:
         """Keep pixels; see TakesMedia."""
-        self._items.take(items)
+        if self._items is not None:
+            self._items.take(items)
 
     def forget(self, work: MediaWork) -> None:
         """Forget what a plan evicts and releases."""
-        self._items.forget(work)
+        if self._items is not None:
+            self._items.forget(work)
 
     def encode(self, work: MediaWork) -> None:
         """Encode what a plan says."""
         began = time.monotonic()
-        self._items.encode(work)
+        if self._items is not None:
+            self._items.encode(work)
         self.seconds = time.monotonic() - began if work.encode else 0.0
 
-    def rows(
+    def step(
         self, batch: InputBatch, grants: Sequence[Grant], states: Sequence[RequestState]
-    ) -> Rows:
-        """The rows of images in a batch."""
-        found: list[tuple[int, torch.Tensor]] = []
+    ) -> ImageStep | None:
+        """What is special in a step with images. None: it is like any other step."""
+        ordered = [(grants[index], states[index]) for index in batch.grant_order]
+        if not any(state.start.media for _, state in ordered):
+            return None
+        rows = list(self._rows(ordered))
+        last_keys_t = find_last_keys(ordered)
+        if last_keys_t is None:
+            return ImageStep(batch=batch, rows=rows) if rows else None
+        device = batch.token_ids_t.device
+        keys_t = torch.from_numpy(last_keys_t).to(device, non_blocking=True)
+        return ImageStep(
+            batch=replace(batch, attention=_with_last_keys(batch.attention, keys_t)), rows=rows
+        )
+
+    def _rows(
+        self, ordered: Sequence[tuple[Grant, RequestState]]
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        if self._items is None:
+            return
         first = 0
-        for index in batch.grant_order:
-            grant, start = grants[index], states[index].start
-            if start.media:
-                stretches = self._items.rows_of(start, grant)
-                found += [(first + at, rows) for at, rows in stretches]
+        for grant, state in ordered:
+            for at, rows in self._items.rows_of(state.start, grant):
+                yield first + at, rows
             first += grant.num_tokens
-        return found
 
-    def logits(self, batch: InputBatch, rows: Rows) -> torch.Tensor:
+    def logits(self, step: ImageStep) -> torch.Tensor:
         """float32 [r, v] of the batch's sampled rows; see StepModel."""
-        return self.layered.logits_from(self._embed(batch, rows), batch, self._decoder)
+        if self._items is None:
+            return self.layered.logits(step.batch)
+        return self.layered.logits_from(self._embed(step), step.batch, self._decoder)
 
-    def forward(self, batch: InputBatch, rows: Rows) -> None:
+    def forward(self, step: ImageStep) -> None:
         """Compute a stage's part of the step; see StageModel."""
-        self.layered.forward_from(self._embed(batch, rows), batch, self._decoder)
+        if self._items is None:
+            self.layered.forward(step.batch)
+        else:
+            self.layered.forward_from(self._embed(step), step.batch, self._decoder)
 
-    def _embed(self, batch: InputBatch, rows: Rows) -> torch.Tensor:
-        hidden_te = self._decoder.embed(batch.token_ids_t)
-        for first, stretch in rows:
+    def _embed(self, step: ImageStep) -> torch.Tensor:
+        hidden_te = self._decoder.embed(step.batch.token_ids_t)
+        for first, stretch in step.rows:
             hidden_te[first : first + len(stretch)] = stretch
         return hidden_te
+
+
+def find_last_keys(
+    ordered: Sequence[tuple[Grant, RequestState]],
+) -> npt.NDArray[np.int32] | None:
+    """The last key that each token of a step sees, int32 [t]; see AttentionBatch.last_keys_t.
+
+    None: no grant has tokens that see each other.
+    """
+    spans = [list(_spans(grant, state)) for grant, state in ordered]
+    if not any(spans):
+        return None
+    parts = []
+    for (grant, _), own in zip(ordered, spans, strict=True):
+        last_keys = np.arange(grant.start, grant.start + grant.num_tokens, dtype=np.int32)
+        for begin, end in own:
+            last_keys[begin - grant.start : end - grant.start] = end - 1
+        parts.append(last_keys)
+    return np.concatenate(parts)
+
+
+def _spans(grant: Grant, state: RequestState) -> Iterator[tuple[int, int]]:
+    """The positions of a grant's tokens that see each other: [begin, end) of each image."""
+    for place in state.start.media:
+        begin = max(place.start, grant.start)
+        end = min(place.start + place.num_tokens, grant.start + grant.num_tokens)
+        if place.is_whole and begin < end:
+            yield begin, end
+
+
+def _with_last_keys(batch: AttentionBatch, last_keys_t: torch.Tensor) -> AttentionBatch:
+    others = [replace(other, last_keys_t=last_keys_t) for other in batch.other_groups]
+    return replace(batch, last_keys_t=last_keys_t, other_groups=others)

@@ -174,9 +174,9 @@ class ModelRunner:
         self, batch: InputBatch, grants: Sequence[Grant], states: Sequence[RequestState]
     ) -> torch.Tensor:
         self._used = self._model
-        if self._images is not None and (rows := self._images.rows(batch, grants, states)):
+        if self._images is not None and (step := self._images.step(batch, grants, states)):
             self._used = self._images.layered
-            return self._images.logits(batch, rows)
+            return self._images.logits(step)
         return self._model.logits(batch)
 
     def _speculate(

@@ -101,8 +101,8 @@ class StageRunner:
             return
         grants, cache = [plan.grants[row] for row in rows], self._kv_cache
         batch = build_input_batch(grants, states, cache.block_size, cache.device)
-        if self._images is not None and (stretches := self._images.rows(batch, grants, states)):
-            self._images.forward(batch, stretches)
+        if self._images is not None and (step := self._images.step(batch, grants, states)):
+            self._images.forward(step)
         else:
             self._model.forward(batch)
         self._open[plan.step_id] = list(zip(rows, grants, states, strict=True))

@@ -38,6 +38,10 @@ _OTHER_SPACES = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
 _WHITESPACE = "\t\n\v\f\r " + _OTHER_SPACES + "".join(map(chr, range(0x2000, 0x200B)))
 """Unicode White_Space, which tokens with lstrip or rstrip remove; str.strip() removes more."""
 
+_IMAGE_ENDS = ("<start_of_image>", "<end_of_image>")
+"""Tokens of Gemma 3. Its processor writes blank lines before the first and after the second, and
+they join with other ends of lines, so they are added before the text is encoded."""
+
 _SHAPE = ("role", "tool_calls")
 """Fields of a message that have words of the API, which templates look up."""
 
@@ -86,6 +90,7 @@ class ControlTokens:
             for text, (_, token) in self._tokens.items()
             if token.special or shown.count(text) > without.count(text)
         ]
+        self._shows_image = _IMAGE_ENDS[0] if self._tokens.keys() >= set(_IMAGE_ENDS) else None
         self._pattern = _any_of(self._tokens)
         self._find_any = re.compile(self._pattern)
         self._find_special = re.compile(_any_of(special))
@@ -146,6 +151,7 @@ class ControlTokens:
 
     def encode_marked(self, rendered: str, marks: Marks) -> list[int]:
         """Encode a rendering; only the template's own control tokens become control tokens."""
+        rendered = self.frame_images(rendered, marks)
         if marks.open not in rendered and marks.close not in rendered:
             return self._encode_unmarked(rendered)
         ids: list[int] = []
@@ -158,6 +164,15 @@ class ControlTokens:
             ids += [] if index is None else [index]
             before = after
         return ids
+
+    def frame_images(self, text: str, marks: Marks | None = None) -> str:
+        """The text with blank lines around each unmarked token that shows an image, if the model's
+        processor writes them."""
+        if self._shows_image is None or self._shows_image not in text:
+            return text
+        unmarked = "" if marks is None else f"(?<!{marks.open})"
+        framed = f"\n\n{self._shows_image}\n\n"
+        return re.sub(unmarked + re.escape(self._shows_image), framed, text)
 
     def encode_plain(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Encode a text without control tokens, except those that are added around it."""

@@ -179,6 +179,10 @@ class HFTokenizer:
         )
         return self._control.encode_marked(rendered, marks)
 
+    def frame_images(self, text: str) -> str:
+        """See FRAME_IMAGES in core/members. `encode_chat` does it itself."""
+        return self._control.frame_images(text)
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Decode tokens; bytes that are not UTF-8 become U+FFFD, and unknown ids are skipped."""
         visible = self._table.visible(token_ids, skip_special_tokens=skip_special_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from ..linear.base import ACTIVATIONS
 from ..weights.config.fields import Fields
 from ..weights.files.json_file import read_json
 
+GEMMA3 = "gemma3"
+"""The model type of Gemma 3 with images."""
 _FILES = ("preprocessor_config.json", "processor_config.json")
 """Files about images beside config.json; later ones take precedence."""
 _DEFAULTS = {
@@ -22,7 +25,8 @@ _DEFAULTS = {
     "image_size": 224,
     "patch_size": 32,
 }
-"""transformers' values of sizes that config.json may lack."""
+_POOLING = {**_DEFAULTS, "hidden_size": 768, "num_attention_heads": 12, "patch_size": 16}
+"""Both: transformers' values of sizes that config.json may lack, of Idefics3 and of Gemma 3."""
 _MAX_PATCHES = 1 << 16
 """Bounds the table of positions."""
 _INDEX_BYTES = 8
@@ -45,13 +49,24 @@ class TowerConfig:
     activation: str
     """One of ACTIVATIONS."""
     scale_factor: int
-    """The projection joins squares of this many patches per side into one row."""
+    """Squares of this many patches per side become one row."""
+    pools: bool = False
+    """A square becomes the average of its patches, which is normed (Gemma 3). Otherwise its patches
+    are joined. With `pools`, all images have the size of the table of positions."""
     text_hidden_size: int
     image_token_id: int
+    """Stands in the places of rows."""
+    shown_token_id: int | None
+    """See MediaInfo."""
     rescale_factor: float
     """Bytes of pixels are multiplied by it; then `mean` is subtracted, and `std` divides."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    @property
+    def projected_size(self) -> int:
+        """Length of what the projection turns into a row."""
+        return self.hidden_size if self.pools else self.scale_factor**2 * self.hidden_size
 
     @property
     def num_parameters(self) -> int:
@@ -59,7 +74,8 @@ class TowerConfig:
         e, i = self.hidden_size, self.intermediate_size
         layer = 4 * (e * e + e) + 2 * e * i + i + e + 4 * e
         ends = 3 * self.patch_size**2 * e + e + self.num_patches_per_side**2 * e + 2 * e
-        return self.num_layers * layer + ends + self.scale_factor**2 * e * self.text_hidden_size
+        ends += self.projected_size * self.text_hidden_size + e * self.pools
+        return self.num_layers * layer + ends
 
     def run_bytes(self, side: int, itemsize: int) -> int:
         """Estimate the memory for encoding a square image, with numbers of `itemsize` bytes: where
@@ -88,7 +104,9 @@ def read_tower_config(fields: Mapping[str, Any], source: str) -> TowerConfig:
     text, vision = whole.part("text_config"), whole.part("vision_config")
     if text is None or vision is None:
         raise ConfigError(f"{source} needs text_config and vision_config")
-    sizes = {name: vision.integer(name, default) for name, default in _DEFAULTS.items()}
+    pools = whole.text("model_type", "") == GEMMA3
+    defaults = _POOLING if pools else _DEFAULTS
+    sizes = {name: vision.integer(name, default) for name, default in defaults.items()}
     if vision.integer("num_channels", 3) != 3:
         raise ConfigError(f"{vision.source}: only images with 3 channels are supported")
     activation = vision.text("hidden_act", "gelu_pytorch_tanh")
@@ -97,7 +115,13 @@ def read_tower_config(fields: Mapping[str, Any], source: str) -> TowerConfig:
     if min(sizes.values()) < 1 or sizes["hidden_size"] % sizes["num_attention_heads"]:
         raise ConfigError(f"{vision.source}: sizes must be positive, and heads divide hidden_size")
     per_side = sizes["image_size"] // sizes["patch_size"]
-    factor = whole.integer("scale_factor", 2)
+    if pools:
+        factor = _pooled_side(whole, per_side)
+        image_token_id = whole.integer("image_token_index", whole.integer("image_token_id", 262144))
+        shown_token_id = whole.integer("boi_token_index", whole.integer("boi_token_id", 255999))
+    else:
+        factor = whole.integer("scale_factor", 2)
+        image_token_id, shown_token_id = whole.integer("image_token_id", 128257), None
     if not 0 < per_side**2 <= _MAX_PATCHES or factor < 1:
         raise ConfigError(f"{vision.source}: image_size, patch_size and scale_factor do not fit")
     return TowerConfig(
@@ -110,14 +134,28 @@ def read_tower_config(fields: Mapping[str, Any], source: str) -> TowerConfig:
         layer_norm_eps=vision.number("layer_norm_eps", 1e-6),
         activation=activation,
         scale_factor=factor,
+        pools=pools,
         text_hidden_size=text.integer("hidden_size"),
-        image_token_id=whole.integer("image_token_id", 128257),
+        image_token_id=image_token_id,
+        shown_token_id=shown_token_id,
         rescale_factor=(
             whole.number("rescale_factor", 1 / 255) if whole.flag("do_rescale", True) else 1.0
         ),
         mean=_channels(whole, "image_mean", 0.5, 0.0),
         std=_channels(whole, "image_std", 0.5, 1.0),
     )
+
+
+def _pooled_side(fields: Fields, per_side: int) -> int:
+    """The number of patches per side that become one row, where the number of rows is given."""
+    num_rows = fields.integer("mm_tokens_per_image", 256)
+    rows_per_side = math.isqrt(max(num_rows, 0))
+    if rows_per_side < 1 or rows_per_side**2 != num_rows or per_side % rows_per_side:
+        raise ConfigError(
+            f"{fields.source}: {per_side} x {per_side} patches cannot become "
+            f"{num_rows} tokens (mm_tokens_per_image)"
+        )
+    return per_side // rows_per_side
 
 
 def _channels(fields: Fields, name: str, default: float, neutral: float) -> tuple[float, ...]:

@@ -15,13 +15,19 @@ from .config import TowerConfig
 from .source import TowerFiles
 from .tower import LayerNorm, TowerLayer, VisionTower
 
-_PARTS = ("vision_model.", "connector.")
+_PARTS = ("vision_model.", "connector.", "multi_modal_projector.")
 """Beginnings of the names of the tower's tensors, in some files after `model.`."""
+_TOWER = "vision_tower."
+"""The beginning of Gemma 3's names, in older files with `vision_model.` after it."""
+
+_PROJECTOR = "multi_modal_projector"
 
 
 def tower_tensor(name: str) -> str | None:
     """The tower's name of a model's tensor; None: it is not part of it."""
     bare = name.removeprefix("model.")
+    if bare.startswith(_TOWER):
+        return "vision_model." + bare.removeprefix(_TOWER).removeprefix("vision_model.")
     return bare if bare.startswith(_PARTS) else None
 
 
@@ -53,7 +59,10 @@ def load_tower(
         for layer in (f"{model}.encoder.layers.{index}" for index in range(config.num_layers))
     ]
     positions = f"{model}.embeddings.position_embedding.weight"
-    square = config.scale_factor**2 * e
+    pooled_norm = None
+    if config.pools:
+        # transformers' norm multiplies by 1 + weight, in float32.
+        pooled_norm = reader.take(f"{_PROJECTOR}.mm_soft_emb_norm.weight", (e,)).float() + 1.0
     return VisionTower(
         config=config,
         patches=reader.linear([f"{model}.embeddings.patch_embedding"], e, patch),
@@ -61,7 +70,8 @@ def load_tower(
         positions_pe=reader.take(positions, (config.num_patches_per_side**2, e)),
         layers=tuple(layers),
         norm=reader.norm(f"{model}.post_layernorm", e, config),
-        connector=reader.product("connector.modality_projection.proj", config, square),
+        connector=reader.projection(config),
+        pooled_norm_e=pooled_norm,
     )
 
 
@@ -108,7 +118,12 @@ class _Reader:
         bias = torch.cat([self.take(f"{name}.bias", (out_size,)) for name in names])
         return self._linear.linear(weights, bias)
 
-    def product(self, name: str, config: TowerConfig, in_size: int) -> Projection:
-        """The product with a matrix without a bias."""
-        weight = self.take(f"{name}.weight", (config.text_hidden_size, in_size))
+    def projection(self, config: TowerConfig) -> Projection:
+        """The product with the last matrix, which has no bias. Gemma 3's is stored transposed."""
+        shape = config.text_hidden_size, config.projected_size
+        if config.pools:
+            name = f"{_PROJECTOR}.mm_input_projection_weight"
+            weight = self.take(name, shape[::-1]).T.contiguous()
+        else:
+            weight = self.take("connector.modality_projection.proj.weight", shape)
         return self._linear.linear([weight], None)

@@ -13,7 +13,7 @@ from .config import TowerConfig
 from .reading import find_vision
 
 _FLOAT32 = 4
-"""Bytes of a number of a bias that a native backend keeps."""
+"""Bytes of a number of a norm of averages, and of a bias that a native backend keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def tower_bytes(config: TowerConfig, linear: type[LinearBackend], spec: LinearSp
     """The memory of a tower's weights, as `load_tower` loads it."""
     e = config.hidden_size
     numbers = config.num_patches_per_side**2 * e + 2 * e * (1 + 2 * config.num_layers)
-    size = numbers * spec.dtype.itemsize
+    size = numbers * spec.dtype.itemsize + config.pools * e * _FLOAT32
     for rows, inputs, has_bias in _products(config):
         packed = packed_bytes(linear, spec, spec.dtype, rows, inputs)
         is_native = packed is not None  # such backends keep biases in float32
@@ -81,7 +81,7 @@ def _products(config: TowerConfig) -> Iterator[tuple[int, int, bool]]:
     """Rows and inputs of each matrix, and whether it has a bias."""
     e, i = config.hidden_size, config.intermediate_size
     yield e, 3 * config.patch_size**2, True
-    yield config.text_hidden_size, config.scale_factor**2 * e, False
+    yield config.text_hidden_size, config.projected_size, False
     for _ in range(config.num_layers):
         yield 3 * e, e, True
         yield e, e, True

@@ -12,8 +12,8 @@ from ...core.errors import ConfigError
 from ...core.interfaces import MediaInfo
 from ...core.log import get_logger
 from ..linear.base import LinearBackend
+from ..media.gemma3.processor import Gemma3Processor
 from ..media.idefics3.processor import Idefics3Processor
-from ..media.idefics3.settings import read_settings
 from ..weights.checkpoint import Checkpoint
 from ..weights.checkpoint_decorator import as_stored
 from ..weights.files.safetensors_files import SafetensorsFiles
@@ -82,6 +82,13 @@ def load_vision(
     return Vision(tower=tower, info=found.info, encoder_bytes=found.encoder_bytes)
 
 
+def sees_ahead(checkpoint: Checkpoint, config: EngineConfig) -> bool:
+    """Whether a model reads images whose tokens see each other, in any stage of it. Raises
+    ConfigError as `load_vision` does."""
+    found = find_vision(checkpoint, config, torch.float32)
+    return found is not None and found.info.largest_span_tokens > 0
+
+
 def find_vision(
     checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dtype
 ) -> FoundVision | None:
@@ -147,23 +154,25 @@ def _describe(
 ) -> FoundVision:
     kwargs = config.mm_processor_kwargs or {}
     assert not isinstance(kwargs, str), "EngineConfig has read it"
-    processor, limit = Idefics3Processor(source.fields, kwargs), config.image_limit
+    made = Gemma3Processor if sizes.pools else Idefics3Processor
+    processor, limit = made(source.fields, kwargs), config.image_limit
     largest = processor.num_tokens(limit.width or _HUGE, limit.height or _HUGE)
     bytes_per_token = sizes.text_hidden_size * dtype.itemsize
-    settings = read_settings(source.fields, kwargs)
     info = MediaInfo(
         config=source.fields,
         placeholder_token_id=sizes.image_token_id,
+        shown_token_id=sizes.shown_token_id,
         bytes_per_token=bytes_per_token,
         cache_bytes=limit.count * largest * bytes_per_token,
+        largest_span_tokens=processor.tokens_per_item if sizes.pools else 0,
     )
     return FoundVision(
         source=source,
         sizes=sizes,
         info=info,
-        tile=settings.tile,
-        tokens_per_tile=settings.tokens_per_tile,
-        encoder_bytes=sizes.run_bytes(settings.tile, dtype.itemsize),
+        tile=processor.side,
+        tokens_per_tile=processor.tokens_per_item,
+        encoder_bytes=sizes.run_bytes(processor.side, dtype.itemsize),
     )
 
 

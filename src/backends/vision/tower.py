@@ -1,7 +1,7 @@
 """A vision transformer: the pixels of one image or tile become rows of the text model's input.
 
-Formulas and the order of operations are those of transformers' Idefics3 and SmolVLM, whose tower is
-that of SigLIP.
+Formulas and the order of operations are those of transformers' Idefics3, SmolVLM and Gemma 3, whose
+tower is that of SigLIP.
 
 Shape suffixes: y, x pixels, v values of a byte, c channels, p patches, e hidden size, h heads, d
 head size, r rows, t hidden size of the text model.
@@ -68,12 +68,16 @@ class VisionTower:
     norm: LayerNorm
     connector: Projection
     """From a square of patches to a row of the text model."""
+    pooled_norm_e: torch.Tensor | None = None
+    """Weight of the norm of averaged squares, float32; with it, squares are averaged."""
 
     @property
     def num_bytes(self) -> int:
         """Memory of all weights, in bytes."""
         ends = self.patches.num_bytes + self.connector.num_bytes + self.norm.num_bytes
-        return ends + int(self.positions_pe.nbytes) + sum(layer.num_bytes for layer in self.layers)
+        own = (self.positions_pe, self.pooled_norm_e)
+        ends += sum(int(one.nbytes) for one in own if one is not None)
+        return ends + sum(layer.num_bytes for layer in self.layers)
 
     def encode(self, pixels_yxc: torch.Tensor) -> torch.Tensor:
         """Return the rows [r, t] of an image, uint8. Its sides are multiples of a patch's."""
@@ -84,7 +88,10 @@ class VisionTower:
             hidden_pe = hidden_pe + self._attend(layer, layer.attention_norm(hidden_pe))
             inner = divided(activate, layer.up(layer.feed_forward_norm(hidden_pe)))
             hidden_pe = hidden_pe + layer.down(inner)
-        return self.connector(self._squares(self.norm(hidden_pe)))
+        hidden_pe = self.norm(hidden_pe)
+        if self.pooled_norm_e is not None:
+            return self.connector(self._averages(hidden_pe, self.pooled_norm_e))
+        return self.connector(self._squares(hidden_pe))
 
     def _patches(self, pixels_yxc: torch.Tensor) -> torch.Tensor:
         """The normalized numbers of each patch, as the weights of a convolution order them."""
@@ -99,6 +106,8 @@ class VisionTower:
         """The embeddings of the patches' positions. An image with fewer patches per side than the
         table has gets positions from all over it."""
         config, device = self.config, self.positions_pe.device
+        if config.pools:
+            return self.positions_pe
         per_side = config.num_patches_per_side
         bounds = torch.arange(1 / per_side, 1.0, 1 / per_side, device=device)
 
@@ -122,6 +131,17 @@ class VisionTower:
         side = int(len(hidden_pe) ** 0.5)
         rows = hidden_pe.view(side // factor, factor, side // factor, factor, size)
         return rows.permute(0, 2, 1, 3, 4).reshape(-1, factor * factor * size)
+
+    def _averages(self, hidden_pe: torch.Tensor, weight_e: torch.Tensor) -> torch.Tensor:
+        """Average squares of patches, and norm the averages in float32, as in Gemma 3."""
+        size = self.config.hidden_size
+        side = self.config.num_patches_per_side
+        grid_eyx = hidden_pe.T.reshape(1, size, side, side)
+        averages_er = F.avg_pool2d(grid_eyx, self.config.scale_factor)[0].flatten(1)
+        averages_re = averages_er.T.float()
+        squares_r1 = averages_re.pow(2).mean(-1, keepdim=True)
+        normed_re = averages_re * torch.rsqrt(squares_r1 + self.config.layer_norm_eps)
+        return (normed_re * weight_e).to(hidden_pe.dtype)
 
 
 def _attention(q_hpd: torch.Tensor, k_hpd: torch.Tensor, v_hpd: torch.Tensor) -> torch.Tensor:

@@ -59,12 +59,16 @@ class ImageReading:
         return None if self._reader is None else self._reader.find(digest)
 
     def placed(self, token_ids: Sequence[int], images: Sequence[ReadImage]) -> MediaPrompt:
-        """The prompt in which each placeholder is replaced by an image, in order.
+        """The prompt in which each token that shows an image is replaced by one, in order.
 
-        Raises InvalidRequestError if there are more or fewer placeholders than images.
+        Raises InvalidRequestError if there are more or fewer such tokens than images.
         """
-        assert self._info.media is not None, "the images were read"
-        return place_images(token_ids, images, self._info.media.placeholder_token_id)
+        media = self._info.media
+        assert media is not None, "the images were read"
+        shown = media.shown_token_id
+        return place_images(
+            token_ids, images, media.placeholder_token_id if shown is None else shown
+        )
 
     def close(self) -> None:
         """Free the resources of the reader."""

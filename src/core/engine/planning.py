@@ -326,7 +326,12 @@ def _num_passed_blocks(request: Request) -> tuple[int, ...]:
 
 
 def _place(item: MediaItem) -> MediaPlace:
-    return MediaPlace(digest=item.digest, start=item.start, num_tokens=item.num_tokens)
+    return MediaPlace(
+        digest=item.digest,
+        start=item.start,
+        num_tokens=item.num_tokens,
+        is_whole=item.is_whole,
+    )
 
 
 def _preempted_first(requests: Sequence[Request]) -> list[Request]:

@@ -15,8 +15,8 @@ class MediaItem:
     """One run of the encoder, and the tokens of the prompt that its result fills."""
 
     digest: bytes
-    """SHA-256 over everything that its embeddings depend on, and the salt of the request. Items
-    with the same digest are encoded once."""
+    """SHA-256 over everything that its embeddings and `is_whole` depend on, and the salt of the
+    request. Items with the same digest are encoded once."""
     start: int
     """Position of its first token in the prompt."""
     num_tokens: int
@@ -27,6 +27,8 @@ class MediaItem:
     """Shape of the pixels: [height, width, channels]."""
     pixels: bytes
     """One byte per number, in the order of `shape`."""
+    is_whole: bool = False
+    """Whether its tokens see each other: they are a span, and one step computes them all."""
 
     @property
     def end(self) -> int:
@@ -41,6 +43,8 @@ class MediaPlace:
     digest: bytes
     start: int
     num_tokens: int
+    is_whole: bool = False
+    """Whether its tokens see each other. Then each grant has all of them, or none."""
 
 
 def media_in(items: Sequence[MediaItem], start: int, end: int) -> bytes:

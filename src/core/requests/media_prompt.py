@@ -40,13 +40,13 @@ class ReadImage:
 
 
 def place_images(
-    token_ids: Sequence[int], images: Sequence[ReadImage], placeholder_token_id: int
+    token_ids: Sequence[int], images: Sequence[ReadImage], shown_token_id: int
 ) -> MediaPrompt:
-    """Replace each placeholder in the tokens of a chat by one image, in order.
+    """Replace each token in a chat that shows an image by one image, in order.
 
-    Raises InvalidRequestError if there are more or fewer placeholders than images.
+    Raises InvalidRequestError if there are more or fewer such tokens than images.
     """
-    places = [at for at, token_id in enumerate(token_ids) if token_id == placeholder_token_id]
+    places = [at for at, token_id in enumerate(token_ids) if token_id == shown_token_id]
     if len(places) != len(images):
         raise InvalidRequestError(
             f"the prompt shows {len(places)} of {len(images)} images"

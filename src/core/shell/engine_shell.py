@@ -18,6 +18,7 @@ from ..contract.plugin_info import HookStats, PluginInfo
 from ..contract.trace import Trace
 from ..errors import EngineStoppedError
 from ..interfaces import ChatMessage, MediaInfo, MediaReader, ModelInfo, Tokenizer
+from ..members import FRAME_IMAGES
 from ..outputs import RequestOutput
 from ..requests.given_images import ImagePrompt, Prompt, take_images
 from ..requests.media_prompt import EnginePrompt, MediaPrompt
@@ -344,7 +345,8 @@ class EngineShell(EngineClient):
         self.images.check(prompt.images)
         tokens = prompt.tokens
         if isinstance(tokens, str):
-            tokens = await asyncio.to_thread(self.tokenizer.encode, tokens)
+            framed = FRAME_IMAGES.of(self.tokenizer)(tokens)
+            tokens = await asyncio.to_thread(self.tokenizer.encode, framed)
         found = [await self.images.read(image, salt) for image in prompt.images]
         return self.images.placed(tokens, found)
 

@@ -45,6 +45,8 @@ class _Chunk:
     """Position of the first key that any of the queries sees."""
     slots_l: torch.Tensor | None
     """int64: the cache slot of each key. None: the queries' own tokens are all keys."""
+    last_keys_q: torch.Tensor | None
+    """int32: the position of the last key that each query sees. None: its own position."""
 
     @property
     def rows(self) -> slice:
@@ -68,7 +70,7 @@ class TorchAttention:
     name = "torch"
     graphs: GraphSupport = "padded decodes"
     capabilities = AttentionCapabilities(
-        kv_cache_layouts=(KVLayout.HALVES,), kv_cache_dtypes=FP8_DTYPES, sinks=True
+        kv_cache_layouts=(KVLayout.HALVES,), kv_cache_dtypes=FP8_DTYPES, sinks=True, sees_ahead=True
     )
 
     @classmethod
@@ -177,12 +179,15 @@ class TorchAttention:
             positions_l = torch.arange(first_key, seq_len, device=table_1m.device)
             slots_1l = slots_of_positions(table_1m, positions_l.unsqueeze(0), self._spec.block_size)
             slots_l = slots_1l.squeeze(0)
+        last_keys_t = batch.last_keys_t
+        rows = slice(first_row, first_row + num_queries)
         return _Chunk(
             first_row=first_row,
             num_queries=num_queries,
             first_position=first_position,
             first_key=first_key,
             slots_l=slots_l,
+            last_keys_q=None if last_keys_t is None else last_keys_t[rows],
         )
 
     def _decode(
@@ -230,12 +235,13 @@ class TorchAttention:
         tile_size = max(1, _MAX_MASK_SIZE // k_lkd.shape[0])
         for start in range(0, chunk.num_queries, tile_size):
             end = min(start + tile_size, chunk.num_queries)
-            num_keys = chunk.first_position + end - chunk.first_key
+            last = end if chunk.last_keys_q is None else chunk.num_queries
+            num_keys = chunk.first_position + last - chunk.first_key
             attended_1hqd = self._attend(
                 q_1hqd[:, :, start:end],
                 k_1kld[:, :, :num_keys],
                 v_1kld[:, :, :num_keys],
-                self._visible(chunk, start, end, q_qhd.device),
+                self._visible(chunk, start, end, num_keys, q_qhd.device),
                 sinks,
             )
             out_qhd[start:end].copy_(attended_1hqd.squeeze(0).transpose(0, 1))
@@ -247,15 +253,20 @@ class TorchAttention:
         """
         spec = self._spec
         fits_window = spec.sliding_window is None or chunk.num_queries <= spec.sliding_window
-        is_plain = spec.logits_soft_cap is None and not spec.has_sinks
+        is_plain = spec.logits_soft_cap is None and not spec.has_sinks and chunk.last_keys_q is None
         return chunk.slots_l is None and fits_window and is_plain
 
-    def _visible(self, chunk: _Chunk, start: int, end: int, device: torch.device) -> torch.Tensor:
+    def _visible(
+        self, chunk: _Chunk, start: int, end: int, num_keys: int, device: torch.device
+    ) -> torch.Tensor:
         """Return which keys the queries [start, end) of a chunk see: bool [1, 1, q, l]."""
         first, last = chunk.first_position + start, chunk.first_position + end
         query_q1 = torch.arange(first, last, device=device).unsqueeze(1)
-        key_l = torch.arange(chunk.first_key, last, device=device)
-        visible_ql = key_l <= query_q1
+        key_l = torch.arange(chunk.first_key, chunk.first_key + num_keys, device=device)
+        last_q1 = query_q1
+        if chunk.last_keys_q is not None:
+            last_q1 = chunk.last_keys_q[start:end].unsqueeze(1)
+        visible_ql = key_l <= last_q1
         if self._spec.sliding_window is not None:
             visible_ql &= key_l > query_q1 - self._spec.sliding_window
         return visible_ql[None, None]

@@ -93,6 +93,7 @@ class AttentionBatchStruct(ctypes.Structure):
         ("seq_lens", _POINTER),
         ("block_tables", _POINTER),
         ("block_tables_stride", _INT64),
+        ("last_keys", _POINTER),
     )
 
 

@@ -49,6 +49,16 @@ class Idefics3Processor:
         self._settings = read_settings(config, kwargs)
         self._cost = cost_of_tile(config, self._settings.tile)
 
+    @property
+    def side(self) -> int:
+        """The sides of what one run of the encoder gets, in pixels."""
+        return self._settings.tile
+
+    @property
+    def tokens_per_item(self) -> int:
+        """The number of tokens of one run of the encoder."""
+        return self._settings.tokens_per_tile
+
     def num_tokens(self, width: int, height: int) -> int:
         """See MediaProcessor."""
         columns, rows = self._grid(self._tiled((width, height)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....core.errors import ConfigError
-from ....core.wording.suggest import near_and_known
+from ..settings import read_filter, read_text, with_kwargs
 from .cost import VISION
 from .sizes import MAX_EDGE
 
@@ -16,8 +16,6 @@ KWARGS = ("size", "max_image_size", "do_image_splitting")
 """The settings that --mm-processor-kwargs may change."""
 LANCZOS = 1
 """Pillow's number of this filter."""
-FILTERS = range(6)
-"""Pillow's numbers of filters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +43,7 @@ def read_settings(config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Setti
 
     Raises ConfigError for unknown kwargs, and for values that this processor cannot follow.
     """
-    for name in kwargs:
-        if name not in KWARGS:
-            raise ConfigError(
-                f"--mm-processor-kwargs: there is no {name!r}{near_and_known(name, KWARGS)}"
-            )
-    given = {**config, **(config.get("image_processor") or {}), **kwargs}
+    given = with_kwargs(config, kwargs, KWARGS)
     for name in ("do_resize", "do_convert_rgb"):
         if not given.get(name, True):
             raise ConfigError(f"{name} is false, which is not supported")
@@ -59,11 +52,11 @@ def read_settings(config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Setti
         longest_edge=_longest_edge(given, "size", 4 * 364),
         tile=tile,
         splits=_switch(given, "do_image_splitting"),
-        resample=_filter(given.get("resample")),
+        resample=read_filter(given, LANCZOS),
         tokens_per_tile=_tokens_per_tile(given, tile),
-        image_token=_text(given, "image_token", "<image>"),
-        fake_token=_text(given, "fake_image_token", "<fake_token_around_image>"),
-        global_token=_text(given, "global_image_token", "<global-img>"),
+        image_token=read_text(given, "image_token", "<image>"),
+        fake_token=read_text(given, "fake_image_token", "<fake_token_around_image>"),
+        global_token=read_text(given, "global_image_token", "<global-img>"),
     )
 
 
@@ -81,21 +74,6 @@ def _switch(given: Mapping[str, Any], name: str) -> bool:
     value = given.get(name, True)
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be true or false, got {value!r:.100}")
-    return value
-
-
-def _filter(value: object) -> int:
-    if value is None:
-        return LANCZOS
-    if type(value) is not int or value not in FILTERS:
-        raise ConfigError(f"resample must be a filter's number from 0 to 5, got {value!r:.100}")
-    return value
-
-
-def _text(given: Mapping[str, Any], name: str, default: str) -> str:
-    value = given.get(name) or default
-    if not isinstance(value, str):
-        raise ConfigError(f"{name} must be a text, got {value!r:.100}")
     return value
 
 

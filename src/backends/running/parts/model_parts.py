@@ -20,6 +20,7 @@ from ...machine.device import choose_device
 from ...models.base import SINKS, LoadOptions, Model, ModelImpl
 from ...state import kv_cache
 from ...state.kv_cache import KVCache
+from ...vision.reading import sees_ahead
 from ...weights.checkpoint import Checkpoint
 from ...weights.checkpoint_decorator import stored_dtype
 from ...weights.config.kv_groups import KVGroups, one_group
@@ -85,10 +86,13 @@ def choose_spec(
     backends: Backends,
     progress: Progress,
     called: str = "this model",
+    *,
+    reads_images: bool = False,
 ) -> AttentionSpec:
     """The specification of the attention that the model's first layer needs.
 
     Other layers may differ in their windows: see `layer_specs`. `called`: the model in errors.
+    `reads_images`: serve the model's images, if it has a vision tower.
     Raises ConfigError if the backend cannot serve the model, precision or device.
     """
     model, device = checkpoint.config, choose_device(config.device)
@@ -103,6 +107,7 @@ def choose_spec(
         sliding_window=model.layer_kinds[0].sliding_window,
         logits_soft_cap=model.attention_soft_cap,
         has_sinks=model.features.attention_sinks,
+        sees_ahead=reads_images and sees_ahead(checkpoint, config),
         kv_cache_dtype=choose_kv_cache_dtype(config.kv_cache_dtype),
     )
     _refuse(

@@ -22,7 +22,11 @@ _OTHERS = ("vision_tower.", "multi_modal_projector.", "vision_model.", "connecto
 """Beginnings of the names of other tensors, in some files after `model.`."""
 
 
-TOWERS = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
+TOWERS = (
+    "Gemma3ForConditionalGeneration",
+    "Idefics3ForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
+)
 """transformers' class names of the models whose vision towers are computed here."""
 
 

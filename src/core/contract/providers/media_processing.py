@@ -22,6 +22,8 @@ class Pixels:
     num_tokens: int
     cost: int
     """The cost of the encoder's run, in prompt tokens of the model."""
+    is_whole: bool = False
+    """Whether its tokens see each other in the model's attention. Then one step computes them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

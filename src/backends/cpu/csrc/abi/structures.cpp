@@ -58,6 +58,7 @@ const FieldLayout* structures() {
       TM_FIELD(AttentionBatch, seq_lens),
       TM_FIELD(AttentionBatch, block_tables),
       TM_FIELD(AttentionBatch, block_tables_stride),
+      TM_FIELD(AttentionBatch, last_keys),
       TM_STRUCTURE(AttentionCall),
       TM_FIELD(AttentionCall, plan),
       TM_FIELD(AttentionCall, q),

@@ -102,6 +102,8 @@ class Worker {
       call.rows = rows;
       call.group_size = group_size_;
       call.first_position = tile.first_position;
+      if (plan_.batch.last_keys != nullptr)
+        call.last_keys = plan_.batch.last_keys + tile.first_row;
       call.keys = keys_of(tile, chunk);
       call.next_keys = chunk + 1 < last ? keys_of(tile, chunk + 1) : next;
       call.state = state;

@@ -37,6 +37,9 @@ struct AttentionBatch {
   const int32_t* seq_lens;         // [num_seqs]
   const int32_t* block_tables;     // [num_seqs, block_tables_stride]
   int64_t block_tables_stride;
+  // [query_start_loc[num_seqs]], or null: the position of the last key that each query sees, its own
+  // or a later one of this step; it grows within a sequence. Windows begin before the query's own.
+  const int32_t* last_keys;
 };
 
 // Some queries of one sequence, with all query heads of one KV head. A tile's keys are divided into

@@ -30,6 +30,7 @@ struct ChunkCall {
   int rows;
   int group_size;  // query heads of a KV head
   int64_t first_position;
+  const int32_t* last_keys;  // [queries], or null: see AttentionBatch
   KeyRange keys;
   KeyRange next_keys;  // keys that are read after this chunk, to prefetch; may be empty
   SoftmaxState state;  // overwritten

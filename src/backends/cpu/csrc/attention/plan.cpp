@@ -41,7 +41,9 @@ void add_tiles(const AttentionSpec& spec, const AttentionBatch& batch, int32_t s
       tile.first_row = first_row + query;
       tile.first_position = before + query;
       tile.queries = static_cast<int32_t>(std::min(per_tile, queries - query));
-      tile.key_end = tile.first_position + tile.queries;
+      tile.key_end = batch.last_keys == nullptr
+                         ? tile.first_position + tile.queries
+                         : batch.last_keys[tile.first_row + tile.queries - 1] + 1;
       if (spec.sliding_window > 0) {
         const int64_t first_seen = tile.first_position + 1 - spec.sliding_window;
         tile.key_begin = std::max<int64_t>(0, first_seen) / group * group;

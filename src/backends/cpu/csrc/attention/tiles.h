@@ -61,7 +61,7 @@ class Chunk {
     for (int i = 0; i < tiles; i++) {
       const Share rows = share_of(call_.rows, i, tiles);
       const int first = static_cast<int>(rows.begin), count = static_cast<int>(rows.end) - first;
-      const int64_t end = std::min(call_.keys.end, position_of(first + count - 1) + 1);
+      const int64_t end = std::min(call_.keys.end, last_seen(first + count - 1) + 1);
       const int keys = static_cast<int>(std::min<int64_t>(kSpan, end - begin));
       if (keys <= 0 || first_seen(first) >= begin + keys) continue;
       // The first rows prefetch the next span for all rows.
@@ -109,6 +109,9 @@ class Chunk {
   }
 
   int64_t position_of(int row) const { return call_.first_position + row / call_.group_size; }
+  int64_t last_seen(int row) const {
+    return call_.last_keys == nullptr ? position_of(row) : call_.last_keys[row / call_.group_size];
+  }
   int64_t first_seen(int row) const {
     const int64_t window = call_.spec->sliding_window;
     return window > 0 ? position_of(row) + 1 - window : 0;
@@ -119,7 +122,7 @@ class Chunk {
     Lanes scores[kSpanVectors];
     for (int c = 0; c < vectors; c++) scores[c] = capped(load_lanes(scores_ + r * kSpan + c * 16));
     const int low = static_cast<int>(std::max<int64_t>(0, first_seen(row) - begin));
-    const int high = static_cast<int>(std::min<int64_t>(keys, position_of(row) + 1 - begin));
+    const int high = static_cast<int>(std::min<int64_t>(keys, last_seen(row) + 1 - begin));
     if (low > 0 || high < vectors * 16)
       for (int c = 0; c < vectors; c++)
         scores[c] = choose(low - c * 16, high - c * 16, scores[c], splat(kMinusInfinity));

@@ -11,6 +11,7 @@ struct Setting {
   float soft_cap;
   bool rotates;  // rotates and normalizes heads
   bool has_sinks;
+  bool sees_ahead;  // the first queries of a step see each other
 };
 
 constexpr int32_t kHeads = 6, kKvHeads = 2, kBlocks = 64;
@@ -64,7 +65,8 @@ class Attention {
       for (int64_t query = 0; query < queries; query++)
         remember(given, seq, seq * queries + query, positions[query]);
       for (int64_t query = 0; query < queries; query++)
-        compare(given, out, seq, seq * queries + query, positions[query]);
+        compare(given, out, seq, seq * queries + query, positions[query],
+                last_key(positions[query], queries));
     }
   }
 
@@ -78,7 +80,11 @@ class Attention {
     const int64_t row = kTokenHeads * size_;
     const int32_t starts[] = {0, static_cast<int32_t>(queries), static_cast<int32_t>(tokens)};
     const int32_t lengths[] = {static_cast<int32_t>(length_), static_cast<int32_t>(length_)};
-    const AttentionBatch batch = {2, starts, lengths, tables_.data(), kBlocks / 2};
+    std::vector<int32_t> last_keys;
+    for (const int64_t position : positions)
+      last_keys.push_back(static_cast<int32_t>(last_key(position, queries)));
+    const AttentionBatch batch = {2, starts, lengths, tables_.data(), kBlocks / 2,
+                                  setting_.sees_ahead ? last_keys.data() : nullptr};
     AttentionPlan* plan = library_.attention_plan_new();
     report_.expect_done(library_.attention_plan(plan, &spec_, &batch), "tm_attention_plan");
     RotateAndWriteCall write = {};
@@ -102,6 +108,12 @@ class Attention {
                                 out.at(0), kHeads * size_, setting_.has_sinks ? sinks_.data() : nullptr};
     report_.expect_done(library_.write_and_attend(&write, tokens, &call), "tm_write_and_attend");
     library_.attention_plan_free(plan);
+  }
+
+  // The last key that a query of the latest step sees.
+  int64_t last_key(int64_t position, int64_t queries) const {
+    const int64_t first = length_ - queries, last = first + std::min<int64_t>(queries, 50) - 1;
+    return setting_.sees_ahead ? std::max(position, last) : position;
   }
 
   // One head of a token, normalized and rotated.
@@ -138,13 +150,13 @@ class Attention {
   }
 
   void compare(const Numbers& qkv, const Numbers& out, int64_t seq, int64_t token,
-               int64_t position) {
+               int64_t position, int64_t last) {
     // With bfloat16, weights, results, queries and keys are rounded to 8 bits.
     const double bound = setting_.element == Element::kBF16 ? 0.04 : 1e-4;
     for (int64_t index = 0; index < kHeads; index++) {
       const auto q = head(qkv, token, index, norms_.data(), position);
       const int64_t kv = index / (kHeads / kKvHeads);
-      const auto wanted = attend(index, q, keys_[seq][kv], values_[seq][kv], position);
+      const auto wanted = attend(index, q, keys_[seq][kv], values_[seq][kv], position, last);
       for (int64_t i = 0; i < size_; i++) {
         const int64_t column = index * size_ + i;
         report_.expect_near(out.get(token * kHeads * size_ + column), wanted[i], bound, "out",
@@ -156,12 +168,12 @@ class Attention {
   std::vector<double> attend(int64_t index, const std::vector<double>& q,
                              const std::vector<std::vector<double>>& keys,
                              const std::vector<std::vector<double>>& values,
-                             int64_t position) const {
+                             int64_t position, int64_t last) const {
     const int64_t window = setting_.window;
     const int64_t first = window > 0 ? std::max<int64_t>(0, position + 1 - window) : 0;
     std::vector<double> out(size_);
     double sum = setting_.has_sinks ? std::exp(sinks_[index]) : 0.0;
-    for (int64_t key = first; key <= position; key++) {
+    for (int64_t key = first; key <= last; key++) {
       double score = 0.0;
       for (int64_t i = 0; i < size_; i++) score += q[i] * keys[key][i];
       score *= spec_.scale;
@@ -193,9 +205,10 @@ void check_attention(const Library& library, Report& report) {
   for (const Element element : {Element::kF32, Element::kBF16}) {
     const std::string type = element == Element::kF32 ? "float32" : "bfloat16";
     const Setting settings[] = {
-        {element, 16, 64, 0, 0.0f, false, true},
-        {element, 8, 48, 0, 0.0f, true, false},
-        {element, 16, 32, 20, 5.0f, true, true},
+        {element, 16, 64, 0, 0.0f, false, true, false},
+        {element, 8, 48, 0, 0.0f, true, false, false},
+        {element, 16, 32, 20, 5.0f, true, true, false},
+        {element, 16, 48, 20, 0.0f, true, false, true},
     };
     for (const Setting& setting : settings) {
       Attention attention(library, report, setting);

@@ -279,7 +279,7 @@ class Run {
   void plan(int index) {
     AttentionSpec spec = spec_;
     spec.sliding_window = kLayerSettings[index].window;
-    const AttentionBatch batch = {1, starts_, &starts_[1], blocks_, 2};
+    const AttentionBatch batch = {1, starts_, &starts_[1], blocks_, 2, nullptr};
     report_.expect_done(library_.attention_plan(plans_[index], &spec, &batch),
                         "tm_attention_plan");
   }

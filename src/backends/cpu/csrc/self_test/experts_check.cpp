@@ -134,7 +134,7 @@ void run(const Library& library, Report& report, DecoderModel& model, const int6
   int64_t places[kTokens];
   for (int64_t token = 0; token < kTokens; token++) places[token] = token;
   const int32_t starts[2] = {0, kTokens}, blocks[kBlocks] = {0, 1};
-  const AttentionBatch batch = {1, starts, &starts[1], blocks, kBlocks};
+  const AttentionBatch batch = {1, starts, &starts[1], blocks, kBlocks, nullptr};
   AttentionPlan* plan = library.attention_plan_new();
   report.expect_done(library.attention_plan(plan, &model.spec, &batch), "tm_attention_plan");
   void* const caches[] = {cache.at(0)};
