@@ -45,8 +45,17 @@ class ImageModel:
         """`items`: None in a stage after the first one, which gets hidden states."""
         self._decoder, self._items = decoder, items
         self.layered = layered
-        self.seconds = 0.0
-        """The time of the last `encode`."""
+        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        self._seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The time of the last `encode`. On a GPU this waits for its end."""
+        if self._events is None:
+            return self._seconds
+        begin, end = self._events
+        end.synchronize()
+        return begin.elapsed_time(end) / 1000
 
     def take(self, items: Sequence[MediaItem]) -> None:
         """Keep pixels; see TakesMedia."""
@@ -60,10 +69,20 @@ class ImageModel:
 
     def encode(self, work: MediaWork) -> None:
         """Encode what a plan says."""
-        began = time.monotonic()
-        if self._items is not None:
+        self._events, self._seconds = None, 0.0
+        if self._items is None or not work.encode:
+            return
+        if self._items.device.type == "cpu":
+            began = time.monotonic()
             self._items.encode(work)
-        self.seconds = time.monotonic() - began if work.encode else 0.0
+            self._seconds = time.monotonic() - began
+            return
+        with torch.cuda.device(self._items.device):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            self._items.encode(work)
+            end.record()
+        self._events = begin, end
 
     def step(
         self, batch: InputBatch, grants: Sequence[Grant], states: Sequence[RequestState]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from threading import Lock
 
 import torch
 
 from ...core.plan import Grant, MediaWork, RequestStart
 from ...core.requests.media import MediaItem
-from .tower import VisionTower
+from .tower import VisionTower, images_at_once
 
 
 class EncodedItems:
@@ -24,6 +25,7 @@ class EncodedItems:
         self._pixels: dict[bytes, deque[MediaItem]] = {}
         """By digest, what was taken and not released."""
         self._lock = Lock()
+        self.device = tower.levels_vc.device
         self._rows: dict[bytes, torch.Tensor] = {}
         """[rows, hidden size of the text model], by digest."""
 
@@ -52,15 +54,20 @@ class EncodedItems:
         """Encode what a plan says, after `forget`. Raises what the encoder raises."""
         with self._lock:
             items = [self._pixels[digest][-1] for digest in work.encode]
-        for item in items:
-            self._rows[item.digest] = self._encode(item)
+        for batch in _batches(items, images_at_once(self.device)):
+            self._encode(batch)
 
-    def _encode(self, item: MediaItem) -> torch.Tensor:
-        pixels = torch.frombuffer(bytearray(item.pixels), dtype=torch.uint8).view(item.shape)
-        rows = self._tower.encode(pixels)
-        if len(rows) != item.num_tokens:
-            raise ValueError(f"an image has {len(rows)} rows and {item.num_tokens} placeholders")
-        return rows
+    def _encode(self, items: Sequence[MediaItem]) -> None:
+        """Encode items of one shape together."""
+        pixels = bytearray().join(item.pixels for item in items)
+        pixels_nyxc = torch.frombuffer(pixels, dtype=torch.uint8).view(-1, *items[0].shape)
+        for item, rows in zip(items, self._tower.encode(pixels_nyxc), strict=True):
+            if len(rows) != item.num_tokens:
+                raise ValueError(
+                    f"an image has {len(rows)} rows and {item.num_tokens} placeholders"
+                )
+            # A part of a batch would keep the whole batch in memory.
+            self._rows[item.digest] = rows if len(items) == 1 else rows.clone()
 
     def rows_of(self, start: RequestStart, grant: Grant) -> list[tuple[int, torch.Tensor]]:
         """The rows that stand in a grant, each stretch with its place from the grant's first token
@@ -73,3 +80,11 @@ class EncodedItems:
                 rows = self._rows[place.digest][first - place.start : last - place.start]
                 found.append((first - begin, rows))
         return found
+
+
+def _batches(items: Sequence[MediaItem], most: int) -> Iterator[Sequence[MediaItem]]:
+    """Items that follow each other and have one shape, at most `most` together."""
+    for _, group in groupby(items, key=lambda item: item.shape):
+        same = list(group)
+        for first in range(0, len(same), most):
+            yield same[first : first + most]

@@ -11,6 +11,7 @@ from ..linear.choice import packed_bytes
 from ..weights.checkpoint import Checkpoint
 from .config import TowerConfig
 from .reading import find_vision
+from .tower import images_at_once
 
 _FLOAT32 = 4
 """Bytes of a number of a norm of averages, and of a bias that a native backend keeps."""
@@ -58,7 +59,7 @@ def estimate_images(
         tower=tower_bytes(sizes, linear, spec),
         cache=info.cache_bytes,
         pixels=num_tiles * 3 * found.tile**2,
-        encoder=found.encoder_bytes,
+        encoder=found.encoder_bytes * images_at_once(spec.device),
         num_images=config.image_limit.count,
         tokens_per_image=num_tokens // config.image_limit.count,
     )

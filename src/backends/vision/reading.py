@@ -24,7 +24,7 @@ from .config import TowerConfig, image_fields, read_tower_config
 from .loading import load_tower, tower_tensor
 from .mmproj import find_mmproj, read_mmproj
 from .source import NoVision, VisionSource
-from .tower import VisionTower
+from .tower import VisionTower, images_at_once
 
 log = get_logger("model")
 
@@ -36,7 +36,8 @@ class Vision:
     tower: VisionTower
     info: MediaInfo
     encoder_bytes: int
-    """Estimated memory for one run of the tower."""
+    """Estimated memory for one run of the tower, with as many images as the device encodes at
+    once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class FoundVision:
     """Sides of what one run of the tower encodes, in pixels."""
     tokens_per_tile: int
     encoder_bytes: int
-    """Estimated memory for one run of the tower."""
+    """Estimated memory for one run of the tower, with one image."""
 
 
 def load_vision(
@@ -79,7 +80,9 @@ def load_vision(
     tower = load_tower(files, found.sizes, dtype=dtype, device=device, linear=linear)
     files.release()
     log.info("vision_tower_loaded", weights_mib=tower.num_bytes >> 20)
-    return Vision(tower=tower, info=found.info, encoder_bytes=found.encoder_bytes)
+    return Vision(
+        tower=tower, info=found.info, encoder_bytes=found.encoder_bytes * images_at_once(device)
+    )
 
 
 def sees_ahead(checkpoint: Checkpoint, config: EngineConfig) -> bool:

@@ -3,8 +3,9 @@
 Formulas and the order of operations are those of transformers' Idefics3, SmolVLM and Gemma 3, whose
 tower is that of SigLIP.
 
-Shape suffixes: y, x pixels, v values of a byte, c channels, p patches, e hidden size, h heads, d
-head size, r rows, t hidden size of the text model.
+Shape suffixes: n images, y, x pixels, v values of a byte, c channels, p patches, e hidden size,
+h heads, d head size, r rows, t hidden size of the text model. The patches of all images, and their
+rows, are one dimension (p, r) except in attention.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ import torch.nn.functional as F
 from ..linear.base import ACTIVATIONS, Projection
 from .config import TowerConfig
 from .dividing import divided
+
+
+def images_at_once(device: torch.device) -> int:
+    """The number of images that are encoded together, at most. A GPU computes several in the time
+    that it takes to start the kernels for one; on a CPU they would only need more memory."""
+    return 1 if device.type == "cpu" else 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +86,41 @@ class VisionTower:
         ends += sum(int(one.nbytes) for one in own if one is not None)
         return ends + sum(layer.num_bytes for layer in self.layers)
 
-    def encode(self, pixels_yxc: torch.Tensor) -> torch.Tensor:
-        """Return the rows [r, t] of an image, uint8. Its sides are multiples of a patch's."""
+    def encode(self, pixels_nyxc: torch.Tensor) -> torch.Tensor:
+        """Return the rows [n, r, t] of images, uint8. Their sides are multiples of a patch's."""
+        num_images = len(pixels_nyxc)
         activate = ACTIVATIONS[self.config.activation]
-        hidden_pe = self.patches(self._patches(pixels_yxc))
-        hidden_pe = hidden_pe + self._positions(pixels_yxc)
+        hidden_pe = self.patches(self._patches(pixels_nyxc))
+        hidden_pe = hidden_pe + self._positions(pixels_nyxc)
         for layer in self.layers:
-            hidden_pe = hidden_pe + self._attend(layer, layer.attention_norm(hidden_pe))
+            hidden_pe = hidden_pe + self._attend(layer, layer.attention_norm(hidden_pe), num_images)
             inner = divided(activate, layer.up(layer.feed_forward_norm(hidden_pe)))
             hidden_pe = hidden_pe + layer.down(inner)
         hidden_pe = self.norm(hidden_pe)
         if self.pooled_norm_e is not None:
-            return self.connector(self._averages(hidden_pe, self.pooled_norm_e))
-        return self.connector(self._squares(hidden_pe))
+            joined = self._averages(hidden_pe, self.pooled_norm_e)
+        else:
+            joined = self._squares(hidden_pe, num_images)
+        return self.connector(joined).unflatten(0, (num_images, -1))
 
-    def _patches(self, pixels_yxc: torch.Tensor) -> torch.Tensor:
+    def _patches(self, pixels_nyxc: torch.Tensor) -> torch.Tensor:
         """The normalized numbers of each patch, as the weights of a convolution order them."""
-        height, width, _ = pixels_yxc.shape
+        _, height, width, _ = pixels_nyxc.shape
         channels_c = torch.arange(3, device=self.levels_vc.device)
-        numbers_yxc = self.levels_vc[pixels_yxc.to(self.levels_vc.device, torch.int64), channels_c]
+        numbers_nyxc = self.levels_vc[
+            pixels_nyxc.to(self.levels_vc.device, torch.int64), channels_c
+        ]
         size = self.config.patch_size
-        grid = numbers_yxc.view(height // size, size, width // size, size, 3)
-        return grid.permute(0, 2, 4, 1, 3).reshape(-1, 3 * size * size)
+        grid = numbers_nyxc.view(-1, height // size, size, width // size, size, 3)
+        return grid.permute(0, 1, 3, 5, 2, 4).reshape(-1, 3 * size * size)
 
-    def _positions(self, pixels_yxc: torch.Tensor) -> torch.Tensor:
+    def _positions(self, pixels_nyxc: torch.Tensor) -> torch.Tensor:
         """The embeddings of the patches' positions. An image with fewer patches per side than the
         table has gets positions from all over it."""
         config, device = self.config, self.positions_pe.device
+        num_images, height, width, _ = pixels_nyxc.shape
         if config.pools:
-            return self.positions_pe
+            return self.positions_pe.repeat(num_images, 1)
         per_side = config.num_patches_per_side
         bounds = torch.arange(1 / per_side, 1.0, 1 / per_side, device=device)
 
@@ -116,29 +129,34 @@ class VisionTower:
             parts = torch.arange(num_patches, device=device, dtype=torch.float32) * step
             return torch.bucketize(parts.clamp(max=1.0 - 1e-6), bounds, right=True)
 
-        rows, columns = (places(side // config.patch_size) for side in pixels_yxc.shape[:2])
-        return self.positions_pe[(rows[:, None] * per_side + columns[None, :]).flatten()]
+        rows, columns = (places(side // config.patch_size) for side in (height, width))
+        of_one = self.positions_pe[(rows[:, None] * per_side + columns[None, :]).flatten()]
+        return of_one.repeat(num_images, 1)
 
-    def _attend(self, layer: TowerLayer, hidden_pe: torch.Tensor) -> torch.Tensor:
-        """Attention between all patches."""
-        heads = layer.qkv(hidden_pe).view(len(hidden_pe), 3, self.config.num_heads, -1)
-        q_hpd, k_hpd, v_hpd = heads.permute(1, 2, 0, 3).unbind()
-        return layer.output(divided(_attention, q_hpd, k_hpd, v_hpd).transpose(0, 1).flatten(1))
+    def _attend(self, layer: TowerLayer, hidden_pe: torch.Tensor, num_images: int) -> torch.Tensor:
+        """Attention between all patches of an image."""
+        num_patches = len(hidden_pe) // num_images
+        heads = layer.qkv(hidden_pe).view(num_images, num_patches, 3, self.config.num_heads, -1)
+        q_nhpd, k_nhpd, v_nhpd = heads.permute(2, 0, 3, 1, 4).unbind()
+        if num_images == 1:
+            out = divided(_attention, q_nhpd[0], k_nhpd[0], v_nhpd[0])[None]
+        else:
+            out = F.scaled_dot_product_attention(q_nhpd, k_nhpd, v_nhpd)
+        return layer.output(out.transpose(1, 2).flatten(2).flatten(0, 1))
 
-    def _squares(self, hidden_pe: torch.Tensor) -> torch.Tensor:
-        """Join squares of patches, as transformers' pixel shuffle does. The image is a square."""
+    def _squares(self, hidden_pe: torch.Tensor, num_images: int) -> torch.Tensor:
+        """Join squares of patches, as transformers' pixel shuffle does. The images are squares."""
         factor, size = self.config.scale_factor, self.config.hidden_size
-        side = int(len(hidden_pe) ** 0.5)
-        rows = hidden_pe.view(side // factor, factor, side // factor, factor, size)
-        return rows.permute(0, 2, 1, 3, 4).reshape(-1, factor * factor * size)
+        side = int((len(hidden_pe) // num_images) ** 0.5) // factor
+        grid = hidden_pe.view(num_images, side, factor, side, factor, size)
+        return grid.permute(0, 1, 3, 2, 4, 5).reshape(-1, factor * factor * size)
 
     def _averages(self, hidden_pe: torch.Tensor, weight_e: torch.Tensor) -> torch.Tensor:
         """Average squares of patches, and norm the averages in float32, as in Gemma 3."""
-        size = self.config.hidden_size
         side = self.config.num_patches_per_side
-        grid_eyx = hidden_pe.T.reshape(1, size, side, side)
-        averages_er = F.avg_pool2d(grid_eyx, self.config.scale_factor)[0].flatten(1)
-        averages_re = averages_er.T.float()
+        grid_neyx = hidden_pe.view(-1, side, side, self.config.hidden_size).permute(0, 3, 1, 2)
+        averages_ner = F.avg_pool2d(grid_neyx, self.config.scale_factor).flatten(2)
+        averages_re = averages_ner.transpose(1, 2).flatten(0, 1).float()
         squares_r1 = averages_re.pow(2).mean(-1, keepdim=True)
         normed_re = averages_re * torch.rsqrt(squares_r1 + self.config.layer_norm_eps)
         return (normed_re * weight_e).to(hidden_pe.dtype)

@@ -120,5 +120,5 @@ def rows_of(tower: Any, seed: int, side: int) -> torch.Tensor:
     pixels = torch.randint(
         256, (side, side, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
     )
-    rows: torch.Tensor = tower.encode(pixels)
+    rows: torch.Tensor = tower.encode(pixels[None])[0]
     return rows

@@ -35,7 +35,7 @@ def load(
 def encode(vision: Vision | None, pixels_yxc: torch.Tensor) -> torch.Tensor:
     assert vision is not None
     with torch.inference_mode():
-        return vision.tower.encode(pixels_yxc)
+        return vision.tower.encode(pixels_yxc[None])[0]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,17 @@ def test_rows_are_those_of_transformers(
         expected, found = model.rows(pixels), encode(vision, pixels)
         assert found.shape == (model.tokens_of(side), 64)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_images_that_are_encoded_together_have_their_own_rows(smolvlm: TinyModel) -> None:
+    """As on a GPU."""
+    vision = load(smolvlm.path)
+    assert vision is not None
+    pictures = [picture(smolvlm.side, seed) for seed in (1, 2, 3)]
+    with torch.inference_mode():
+        together = vision.tower.encode(torch.stack(pictures))
+    for found, pixels in zip(together, pictures, strict=True):
+        torch.testing.assert_close(found, smolvlm.rows(pixels), rtol=0, atol=1e-5)
 
 
 def test_images_differ_in_all_rows(smolvlm: TinyModel) -> None:
