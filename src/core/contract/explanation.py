@@ -66,7 +66,7 @@ class LongestGap:
 class Explanation:
     """The latency of one choice of a request, divided into parts. Times are in seconds.
 
-    `waiting`, `prompt_alone`, `prompt_others`, `preempted`, `decode_alone`, `decode_others` and
+    `waiting`, `prompt_images`, `prompt_alone`, `prompt_others`, `preempted`, `decode_alone`, `decode_others` and
     `server` add up to `seconds`.
     """
 
@@ -95,10 +95,12 @@ class Explanation:
     """Requests that held the most blocks when it found no free blocks."""
     behind: str | None = None
     """The last request that was refused while this one stood behind it in the queue."""
+    prompt_images: float = 0.0
+    """In the steps that computed its prompt, the time in which its images were encoded."""
     prompt_alone: float = 0.0
-    """Its own share of the steps that computed its prompt, by number of tokens."""
+    """Its own share of the rest of these steps, by number of tokens."""
     prompt_others: float = 0.0
-    """The rest of these steps: tokens of other requests."""
+    """The remaining time of these steps: tokens and images of other requests."""
     num_prompt_steps: int = 0
     num_other_tokens: int = 0
     """Tokens of other requests in the steps of its prompt."""
@@ -107,7 +109,7 @@ class Explanation:
     preemptions: tuple[Preemption, ...] = ()
     decode_alone: float = 0.0
     decode_others: float = 0.0
-    """The share of prompt tokens of other requests in its decode steps."""
+    """The share of prompt tokens and images of other requests in its decode steps."""
     longest_gap: LongestGap | None = None
     server: dict[str, float] = field(default_factory=dict)
     """Time that is neither waiting nor computing, by its use: tokenizing, slow readers, plugins."""
@@ -117,6 +119,7 @@ class Explanation:
         """All parts by name, the longest first."""
         found = {
             **{str(limit): seconds for limit, seconds in self.waiting.items()},
+            "its images": self.prompt_images,
             "its own prompt": self.prompt_alone,
             "tokens of other requests in the steps of its prompt": self.prompt_others,
             "preempted": self.preempted,

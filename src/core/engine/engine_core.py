@@ -372,7 +372,7 @@ class EngineCore:
         opened = self._close_oldest(plan)
         tally = StepTally()
         if self.log is not None:
-            self.log.commit(opened, now)
+            self.log.commit(opened, now, result.encoder_seconds)
         updates = self._committer.commit(opened, result, now, tally)
         if self.log is not None:
             self.log.apply(opened, result, updates, now)

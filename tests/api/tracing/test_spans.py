@@ -70,7 +70,7 @@ def lengths(trace: Trace, name: str) -> dict[str, float]:
 def parts(found: Explanation) -> dict[str, float]:
     return {
         "waiting": sum(found.waiting.values()),
-        "prompt": found.prompt_alone + found.prompt_others,
+        "prompt": found.prompt_images + found.prompt_alone + found.prompt_others,
         "preempted": found.preempted,
         "decode": found.decode_alone + found.decode_others,
     }

@@ -16,7 +16,10 @@ def explanation_text(found: Explanation) -> str:
     """The latency of a request, and a line for each of its parts."""
     rows = {
         "waiting": (sum(found.waiting.values()), _waiting(found)),
-        "prompt": (found.prompt_alone + found.prompt_others, _prompt(found)),
+        "prompt": (
+            found.prompt_images + found.prompt_alone + found.prompt_others,
+            _prompt(found),
+        ),
         "preempted": (found.preempted, _preempted(found)),
         "decode": (found.decode_alone + found.decode_others, _decode(found)),
         "server": (sum(found.server.values()), parts_text(found.server)),
@@ -64,6 +67,8 @@ def _prompt(found: Explanation) -> str:
         return ""
     num_tokens = found.num_prompt_tokens - found.num_cached_tokens
     text = f"{_count(num_tokens, 'token')} in {_count(found.num_prompt_steps, 'step')}"
+    if found.prompt_images:
+        text += f"; images {_time(found.prompt_images)}"
     if not found.num_other_tokens:
         return text
     others = f"{_count(found.num_other_tokens, 'token')} of others in the same steps"

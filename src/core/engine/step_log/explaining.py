@@ -12,8 +12,9 @@ from .steps import LoggedStep, Ring
 def explain(ledger: Ledger, ring: Ring, now: float) -> Explanation:
     """Divide the latency of a request up to its end, or up to `now`."""
     ledger.update(now)
-    alone = ledger.prompt
-    if ledger.num_other_tokens and ledger.prompt_steps:
+    alone, images = ledger.prompt, 0.0
+    if ledger.prompt_steps and (ledger.num_other_tokens or ledger.prompt_images):
+        images = ledger.prompt * ledger.prompt_images / ledger.prompt_steps
         alone *= ledger.prompt_alone / ledger.prompt_steps
     return Explanation(
         request_id=ledger.request_id,
@@ -32,8 +33,9 @@ def explain(ledger: Ledger, ring: Ring, now: float) -> Explanation:
         num_draft_tokens=ledger.num_draft_tokens,
         num_accepted_tokens=ledger.num_accepted_tokens,
         waiting=dict(ledger.waiting),
+        prompt_images=images,
         prompt_alone=alone,
-        prompt_others=ledger.prompt - alone,
+        prompt_others=ledger.prompt - images - alone,
         preempted=ledger.preempted,
         decode_alone=ledger.decode_alone,
         decode_others=ledger.decode_others,

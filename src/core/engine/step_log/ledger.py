@@ -123,6 +123,8 @@ class Ledger:
     """Seconds of the steps that computed its prompt."""
     prompt_alone: float = 0.0
     """Its own share of them, by number of tokens."""
+    prompt_images: float = 0.0
+    """The part of them in which its images were encoded."""
     num_prompt_steps: int = 0
     num_other_tokens: int = 0
     preempted: float = 0.0
@@ -223,9 +225,13 @@ class Ledger:
             if not known and len(self.held_by) < MAX_HOLDERS:
                 self.held_by = (*self.held_by, name)
 
-    def count_prompt(self, num_own: int, num_others: int, seconds: float) -> None:
-        """Note a step of its prompt that took `seconds`, with the tokens of others in it."""
-        self.prompt_steps += seconds
+    def count_prompt(
+        self, num_own: int, num_others: int, seconds: float, own_images: float, images: float
+    ) -> None:
+        """Note a step of its prompt, with the tokens of others in it: `seconds` for tokens, and
+        `images` for the encoder, of which `own_images` for its own."""
+        self.prompt_steps += seconds + images
+        self.prompt_images += own_images
         self.prompt_alone += seconds * num_own / (num_own + num_others)
         self.num_prompt_steps += 1
         self.num_other_tokens += num_others

@@ -132,20 +132,24 @@ class StepLog:
         self._let_queue(self._refused, now)
         self._refused.clear()
 
-    def commit(self, opened: OpenPlan, now: float) -> None:
+    def commit(self, opened: OpenPlan, now: float, encoder_seconds: float = 0.0) -> None:
         """Note that a step was computed, before its result is applied."""
         grants, record = opened.plan.grants, self._open[opened.plan.step_id]
         seconds = max(0.0, now - max(opened.planned_at, self._last_commit))
         self._last_commit = record.committed_at = now
+        encoder = min(encoder_seconds, seconds)
         if record.prompts:
             share = sum([count for _, count in record.prompts]) / record.num_tokens
-            self._meters.prompts += seconds * share
+            self._meters.prompts += encoder + (seconds - encoder) * share
         if self._prompting:
+            shares = encoder_shares(opened) if encoder else {}
             for grant in grants:
                 if grant.engine_id in self._prompting:
                     own, ledger = grant.num_tokens, self._live[grant.engine_id]
                     if not ledger.redo_until:
-                        ledger.count_prompt(own, record.num_tokens - own, seconds)
+                        images = encoder * shares.get(grant.engine_id, 0.0)
+                        others = record.num_tokens - own
+                        ledger.count_prompt(own, others, seconds - encoder, images, encoder)
 
     def apply(
         self,
@@ -397,6 +401,21 @@ class StepLog:
         record.by_hook = self._meters.by_hook
         self.closed = record
         self.ring.add_step(record)
+
+
+def encoder_shares(opened: OpenPlan) -> dict[str, float]:
+    """The share of each request in the work of the encoder in a step, by the tokens of its images.
+    Requests with the same image share it."""
+    assert opened.plan.media is not None, "nothing was encoded"
+    encoded = set(opened.plan.media.encode)
+    tokens: dict[str, int] = {}
+    for grant, request in zip(opened.plan.grants, opened.requests, strict=True):
+        end = grant.start + grant.num_tokens
+        needed = (i for i in request.media if i.start < end and grant.start < i.end)
+        own = {item.digest: item.num_tokens for item in needed}
+        tokens[grant.engine_id] = sum([own[digest] for digest in own.keys() & encoded])
+    total = sum(tokens.values())
+    return {engine_id: count / total for engine_id, count in tokens.items() if count}
 
 
 def _describe(pending: PendingPreemption, step_id: int) -> tuple[str, Preemption]:

@@ -60,6 +60,22 @@ def test_holders_and_the_request_before_it_are_named() -> None:
     assert waiting.endswith("no free blocks 2.00 s (held by b, c); token budget 1.00 s; behind d")
 
 
+def test_the_time_of_images_stands_beside_that_of_the_prompt() -> None:
+    found = Explanation(
+        request_id="a",
+        engine_id="a",
+        finish_reason=None,
+        seconds=1.0,
+        num_prompt_tokens=80,
+        prompt_images=0.75,
+        prompt_alone=0.25,
+        num_prompt_steps=2,
+    )
+    assert explanation_text(found).splitlines()[1].split() == (
+        "prompt 1.00 s 80 tokens in 2 steps; images 0.75 s".split()
+    )
+
+
 def test_a_failed_step_a_swap_and_a_priority_are_told_apart() -> None:
     lines = []
     for given in (
