@@ -66,8 +66,8 @@ class LongestGap:
 class Explanation:
     """The latency of one choice of a request, divided into parts. Times are in seconds.
 
-    `waiting`, `prompt_images`, `prompt_alone`, `prompt_others`, `preempted`, `decode_alone`, `decode_others` and
-    `server` add up to `seconds`.
+    `waiting`, `prompt_images`, `prompt_alone`, `prompt_others`, `preempted`, `decode_alone`,
+    `decode_others` and `server` add up to `seconds`.
     """
 
     request_id: str

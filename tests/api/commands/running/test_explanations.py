@@ -71,9 +71,8 @@ def test_the_time_of_images_stands_beside_that_of_the_prompt() -> None:
         prompt_alone=0.25,
         num_prompt_steps=2,
     )
-    assert explanation_text(found).splitlines()[1].split() == (
-        "prompt 1.00 s 80 tokens in 2 steps; images 0.75 s".split()
-    )
+    line = explanation_text(found).splitlines()[1]
+    assert line == "prompt        1.00 s  80 tokens in 2 steps; images 0.75 s"
 
 
 def test_a_failed_step_a_swap_and_a_priority_are_told_apart() -> None:
