@@ -213,7 +213,7 @@ class EngineConfig:
     max_num_batched_tokens: int | None = setting(
         None,
         "maximum number of tokens in one step; default: 256 on CPU (or max_num_seqs if that is "
-        "more), 8192 on GPU; at least max_num_seqs and an image whose tokens see each other",
+        "more), 8192 on GPU; more if one step must compute a whole image that is larger",
         between=(1, 2**31),
     )
     long_prefill_token_threshold: int = setting(

@@ -110,7 +110,7 @@ def test_the_default_budget_has_room_for_an_image_beside_all_decodes(
     max_model_len = fit_max_model_len(config, info)
     core = make_core(config, info, PluginHost.load(config), max_model_len)
     checked = check_ids(
-        [1] * 9999, SamplingParams(), vocab_size=info.vocab_size, max_model_len=max_model_len
+        [1] * 9900, SamplingParams(), vocab_size=info.vocab_size, max_model_len=max_model_len
     )
     requests = make_requests(
         checked, request_id="long", seed=0, arrival_time=0.0, info=info, config=config
