@@ -43,9 +43,10 @@ class ServedRuns:
     def measure(self, one: Measurement) -> None:
         serve, bench = self.commands(one)
         server = self._ready(serve)
-        call(bench, self.log is None)
+        log = None if self.log is None else one.log
+        call(bench, log)
         if self.after:
-            call(self.after, self.log is None)
+            call(self.after, log)
         elif one.number >= 0:  # a warm-up is for the next run
             server.forget()
 

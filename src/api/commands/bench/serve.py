@@ -250,8 +250,14 @@ def _head(args: argparse.Namespace, model: str) -> dict[str, Any]:
         if not separator:
             raise ConfigError(f"--metadata must be KEY=VALUE, got {given!r}")
         head[key.strip()] = value.strip()
-    rate = args.request_rate
+    rate, dataset = args.request_rate, _dataset(args)
     head |= {
+        "dataset_name": dataset.name,
+        "dataset_path": None if dataset.path is None else str(dataset.path),
+        "input_len": dataset.input_len,
+        "output_len": dataset.output_len,
+        "prefix_len": dataset.prefix_len,
+        "random_range_ratio": dataset.range_ratio,
         "request_rate": "inf" if math.isinf(rate) else rate,
         "burstiness": args.burstiness,
         "max_concurrency": args.max_concurrency,
