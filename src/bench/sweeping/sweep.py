@@ -151,19 +151,21 @@ class Measurement:
         path.write_text(json.dumps(fields, indent=4) + "\n", encoding="utf-8")
 
 
-def call(command: Sequence[str], log: Path | None) -> None:
+def call(
+    command: Sequence[str], log: Path | None, environment: Mapping[str, str] | None = None
+) -> None:
     """Run a command to its end. `log`: the file for its output, which is kept if the command fails;
-    None: the output is shown.
+    None: the output is shown. `environment`: None is that of this process.
 
     Raises TokenmillError with the last lines if it fails.
     """
     try:
         if log is None:
-            status = subprocess.run(command, check=False).returncode
+            status = subprocess.run(command, env=environment, check=False).returncode
         else:
             with log.open("wb") as file:
                 status = subprocess.run(
-                    command, stdout=file, stderr=subprocess.STDOUT, check=False
+                    command, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False
                 ).returncode
     except OSError as error:
         raise TokenmillError(f"{command[0]} cannot be run: {error}") from error
