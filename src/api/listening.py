@@ -69,7 +69,9 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening TCP socket. Raises ConfigError if the address cannot be used."""
     try:
         family, found = _resolve(host, port)
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        # Without the protocol, asyncio does not switch Nagle's algorithm off for its connections:
+        # the second part of each answer would wait for the client's acknowledgement, up to 40 ms.
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # :: has IPv4, too

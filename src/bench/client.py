@@ -26,6 +26,11 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 class ServerError(TokenmillError):
     """The server refused a request, or the connection broke."""
 
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """The status of the answer; None: there was no answer."""
+
 
 @dataclass(slots=True)
 class Server:
@@ -57,6 +62,10 @@ class Server:
             return json.loads(text)
         except json.JSONDecodeError as error:
             raise ServerError(f"{self.url}{path} did not answer with JSON: {error}") from error
+
+    async def post_empty(self, path: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
+        """POST nothing to a path, and return the whole answer. Raises ServerError."""
+        return b"".join([part async for part in self._exchange("POST", path, b"", headers)])
 
     async def close(self) -> None:
         """Close all connections."""
@@ -141,4 +150,4 @@ class _Connection:
                 break
         if status != 200:
             text = refusal.decode(errors="replace")[:300]
-            raise ServerError(f"{method} {self._prefix + path}: status {status}: {text}")
+            raise ServerError(f"{method} {self._prefix + path}: status {status}: {text}", status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import ssl
@@ -63,6 +64,28 @@ def test_a_server_listens_on_ipv6(host: str) -> None:
         if host == "::":
             port = urlsplit(served.url).port
             socket.create_connection(("127.0.0.1", port), timeout=20).close()
+
+
+def test_no_part_of_an_answer_waits_for_an_acknowledgement_of_the_part_before_it() -> None:
+    """asyncio leaves Nagle's algorithm on, unless the listening socket names its protocol."""
+
+    async def accepted() -> int:
+        loop, found = asyncio.get_running_loop(), asyncio.Queue[int]()
+
+        class Connection(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                sock = transport.get_extra_info("socket")
+                found.put_nowait(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+        with bind("127.0.0.1", 0) as sock:
+            async with await loop.create_server(Connection, sock=sock):
+                _, writer = await asyncio.open_connection(*sock.getsockname())
+                try:
+                    return await asyncio.wait_for(found.get(), PATIENCE)
+                finally:
+                    writer.close()
+
+    assert asyncio.run(accepted())
 
 
 # Unix sockets

@@ -40,6 +40,8 @@ class _Tracks:
         self._trace, self._start = trace, start
         self._steps, self._requests = 2 * trace.engine + 1, 2 * trace.engine + 2
         """Numbers of the two processes."""
+        self._free: dict[int, float] = {}
+        """When the last slice of each track of steps ends: slices of a track never overlap."""
 
     def events(self) -> Iterator[Event]:
         name = f"engine {self._trace.engine}"
@@ -49,26 +51,34 @@ class _Tracks:
             yield self._name(self._steps, title, track)
         for rank in range(max((len(step.ranks) for step in self._trace.steps), default=0)):
             yield self._name(self._steps, f"worker {rank}", WORKERS + rank)
-        for step in self._trace.steps:
-            yield from self._step(step)
-        spans = spans_of(self._trace)
-        requests = sorted(self._trace.requests, key=lambda one: one.arrival)
-        for track, request in enumerate(requests, 1):
+        for step, limit in zip(self._trace.steps, self._limits(), strict=True):
+            yield from self._step(step, limit)
+        pairs = zip(self._trace.requests, spans_of(self._trace), strict=True)
+        by_arrival = sorted(pairs, key=lambda pair: pair[0].arrival)
+        for track, (request, spans) in enumerate(by_arrival, 1):
             yield self._name(self._requests, request.engine_id, track)
-            for span in spans[request.engine_id]:
+            for span in spans:
                 yield self._request(request, span, track)
 
     # Steps
 
-    def _step(self, step: TracedStep) -> Iterator[Event]:
+    def _limits(self) -> list[float]:
+        """Per step, the time at which the device began the next step that was measured."""
+        found, limit = list[float](), self._trace.until
+        for step in reversed(self._trace.steps):
+            found.append(limit)
+            limit = step.device_from or limit
+        return found[::-1]
+
+    def _step(self, step: TracedStep, limit: float) -> Iterator[Event]:
         args = _describe(step)
         if step.plan_seconds:
             planned = step.planned_at + step.plan_seconds
             yield self._slice(PLAN, "plan", step.planned_at, planned, {"step": step.step_id})
-        # Without a measurement: from the plan to the end.
+        # Without a measurement: from the plan to the end, while the device computes no other step.
         begun = step.device_from or step.planned_at
         ended = step.device_to or step.committed_at or self._trace.until
-        yield self._slice(DEVICE, _kind(step), begun, ended, args)
+        yield self._slice(DEVICE, _kind(step), begun, min(ended, limit), args)
         for rank, (begun, ended) in enumerate(step.ranks):
             yield self._slice(WORKERS + rank, _kind(step), begun, ended, {"step": step.step_id})
         for victim in step.preempted:
@@ -89,8 +99,10 @@ class _Tracks:
             yield self._counter("hooks of plugins, ms per step", step, hooks)
 
     def _slice(self, track: int, name: str, start: float, end: float, args: Event) -> Event:
+        start = max(start, self._free.get(track, start))
+        end = self._free[track] = max(start, end)
         length = self._microseconds(end) - self._microseconds(start)
-        return self._event("X", name, start, self._steps, track, dur=max(0, length), args=args)
+        return self._event("X", name, start, self._steps, track, dur=length, args=args)
 
     def _counter(self, name: str, step: TracedStep, values: Event) -> Event:
         return self._event("C", name, step.committed_at, self._steps, DEVICE, args=values)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 
 from ...core.contract.explanation import Preemption
 from ...core.contract.trace import Trace, TracedRequest, TracedStep
@@ -32,12 +33,14 @@ class Span:
     """Steps that computed it."""
 
 
-def spans_of(trace: Trace) -> dict[str, list[Span]]:
-    """The spans of each request, by its engine id, the oldest first."""
+def spans_of(trace: Trace) -> list[list[Span]]:
+    """The spans of each request of the trace, in the order of the requests, the oldest first."""
     planned = [step.planned_at for step in trace.steps]
-    histories = {one.engine_id: _History(one, trace, planned) for one in trace.requests}
+    histories = [_History(one, trace, planned) for one in trace.requests]
+    by_id: dict[str, list[_History]] = defaultdict(list)
     lost: dict[int, list[tuple[_History, Preemption]]] = defaultdict(list)
-    for history in histories.values():
+    for history in sorted(histories, key=attrgetter("ended_at")):
+        by_id[history.request.engine_id].append(history)
         for one in history.request.preemptions:
             lost[one.step_id].append((history, one))
     ids: tuple[str, ...] = ()
@@ -47,14 +50,21 @@ def spans_of(trace: Trace) -> dict[str, list[Span]]:
             _lose(lost[step.step_id], step.planned_at, index)
         counts, hits = dict(step.prompts), dict(step.num_cached)
         for engine_id in ids:
-            if (found := histories.get(engine_id)) is not None:
+            if (found := _owner(by_id.get(engine_id, ()), step.planned_at)) is not None:
                 num_tokens = counts.get(engine_id, 1) + hits.get(engine_id, 0)
                 found.compute(index, step, num_tokens)
         if step.raised:
             _lose(lost[step.step_id], step.committed_at, index)
-    for history in histories.values():
+    for history in histories:
         history.finish()
-    return {engine_id: history.spans for engine_id, history in histories.items()}
+    return [history.spans for history in histories]
+
+
+def _owner(known: Sequence[_History], planned_at: float) -> _History | None:
+    """The request that a step computed, of the requests with its id, in the order of their ends.
+    A client may use an id again once the request with it has ended."""
+    found = next((one for one in known if planned_at < one.ended_at), known[-1] if known else None)
+    return found if found is not None and found.request.arrival <= planned_at else None
 
 
 def _lose(lost: Sequence[tuple[_History, Preemption]], now: float, index: int) -> None:
@@ -73,6 +83,8 @@ class _History:
     """When each step was planned."""
     spans: list[Span] = field(default_factory=list)
     at: float = 0.0
+    ended_at: float = 0.0
+    """The end of the trace if it is live then."""
     index: int = -1
     """The index of the last step that computed it; -1: none yet."""
     num_lost: int | None = None
@@ -82,6 +94,8 @@ class _History:
 
     def __post_init__(self) -> None:
         self.at = max(self.request.arrival, self.trace.since)
+        ended = self.request.ended_at
+        self.ended_at = self.trace.until if ended is None else ended
         first = self.trace.steps[0].step_id if self.trace.steps else 0
         earlier = [one for one in self.request.preemptions if one.step_id < first]
         if earlier and self.request.engine_id not in (self.trace.steps[0].engine_ids or ()):
@@ -89,7 +103,7 @@ class _History:
 
     def compute(self, index: int, step: TracedStep, num_tokens: int) -> None:
         """Note that a step computes tokens of the request."""
-        end = step.committed_at or self.trace.until
+        end = min(step.committed_at or self.trace.until, self.ended_at)
         self.leave_out(step.planned_at, index)
         self._add(self._phase_in(end), end)
         self.spans[-1].num_steps += 1
@@ -108,8 +122,7 @@ class _History:
 
     def finish(self) -> None:
         """Add the time after its last step."""
-        ended = self.request.ended_at
-        self.leave_out(self.trace.until if ended is None else ended, len(self.planned))
+        self.leave_out(self.ended_at, len(self.planned))
 
     def leave_out(self, end: float, index: int) -> None:
         """No step computes it until `end`, when the step at `index` is planned."""

@@ -16,6 +16,15 @@ NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
 _TIMES = {"TTFT": "ttfts", "E2EL": "latencies"}
 """Titles, with the fields that have a time per request."""
+_LOAD = (
+    *("endpoint_type", "dataset_name", "dataset_path", "num_prompts", "input_len", "output_len"),
+    *("prefix_len", "random_range_ratio", "request_rate", "burstiness", "max_concurrency"),
+    *("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps"),
+)
+"""Fields that say what was sent. Files of other programs have some of them."""
+_LENGTHS = {"input tokens": "input_lens", "output tokens": "output_lens"}
+MAX_LENGTH_DIFFERENCE = 0.05
+"""Maximum difference of mean lengths at which two loads count as equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +76,23 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Com
     yield _compare("TPOT", _tpots(first), _tpots(second))
 
 
+def load_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+    """The differences of the loads of two files, as far as both files state them."""
+    for name in _LOAD:
+        if name in first and name in second and first[name] != second[name]:
+            yield f"{name} {_shown(first[name])} and {_shown(second[name])}"
+    for title, name in _LENGTHS.items():
+        one, other = (_ok(result, result.get(name, [])) for result in (first, second))
+        if len(one) and len(other):
+            means = float(np.mean(one)), float(np.mean(other))
+            if max(means) - min(means) > MAX_LENGTH_DIFFERENCE * max(means):
+                yield f"{title} per request {means[0]:.1f} and {means[1]:.1f}"
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
 def _compare(name: str, first: np.ndarray, second: np.ndarray) -> Comparison:
     if not len(first) or not len(second):
         raise ConfigError(f"one of the files has no request with a {name}")
@@ -90,7 +116,7 @@ def _compare(name: str, first: np.ndarray, second: np.ndarray) -> Comparison:
 
 
 def _ok(result: Mapping[str, Any], values: list[float]) -> np.ndarray:
-    errors = result.get("errors") or [""] * len(values)
+    errors = (result.get("errors") if values else None) or [""] * len(values)
     return np.array([v for v, error in zip(values, errors, strict=True) if not error])
 
 

@@ -45,7 +45,7 @@ def fields_page(title: str, fields: Mapping[str, Any]) -> str:
     return page(title, _fields_parts(fields))
 
 
-def compare_page(found: Sequence[Comparison], first: str, second: str) -> str:
+def compare_page(found: Sequence[Comparison], first: str, second: str, warning: str = "") -> str:
     """The report of `bench compare`."""
     rows = [
         (one.name, f"{one.first:.2f}", f"{one.second:.2f}", f"{one.ratio:.3f}", one.verdict)
@@ -53,7 +53,9 @@ def compare_page(found: Sequence[Comparison], first: str, second: str) -> str:
     ]
     heads = ("median time", f"{first} (ms)", f"{second} (ms)", "ratio", f"{second} is")
     chart = intervals([(o.name, o.low, o.ratio, o.high) for o in found], f"{second} / {first}")
-    parts = ("Medians", table(heads, rows)), ("Ratios, with 95 % intervals", chart)
+    parts = [("Medians", table(heads, rows)), ("Ratios, with 95 % intervals", chart)]
+    if warning:
+        parts.insert(0, ("Warning", f"<p>{escape(warning)}</p>"))
     return page(f"{first} and {second}", iter(parts))
 
 

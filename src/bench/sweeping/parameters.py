@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,13 +76,27 @@ def read_parameters(given: str | None, option: str) -> list[Parameters]:
 
 def pairs(
     servers: Sequence[Parameters], loads: Sequence[Parameters], links: Mapping[str, str]
-) -> Iterator[tuple[Parameters, Parameters]]:
+) -> list[tuple[Parameters, Parameters]]:
     """All combinations. With `links` only those in which an option of the server has the value of
-    an option of the load."""
-    for server in servers:
-        for load in loads:
-            if all(_is_linked(server, load, *link) for link in links.items()):
-                yield server, load
+    an option of the load. Raises ConfigError if there are none."""
+    found = [
+        (server, load)
+        for server in servers
+        for load in loads
+        if all(_is_linked(server, load, *link) for link in links.items())
+    ]
+    if not found:
+        text = ",".join(f"{server}={load}" for server, load in links.items())
+        raise ConfigError(
+            f"--link-vars {text}: no combination has equal values; --serve-params have "
+            f"{_names(servers)}, --bench-params have {_names(loads)}"
+        )
+    return found
+
+
+def _names(sets: Sequence[Parameters]) -> str:
+    names = dict.fromkeys(name for one in sets for name in one.fields if name != NAME)
+    return " and ".join(names) or "no options"
 
 
 def read_links(text: str) -> dict[str, str]:

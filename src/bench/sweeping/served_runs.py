@@ -23,7 +23,7 @@ class ServedRuns:
     log: Path | None
     """The file for the server's output; None: all output is shown."""
     environment: Mapping[str, str]
-    """The environment of the server."""
+    """The environment of all commands, with the admin key."""
     admin_key: str = ""
     """The server's, if its command has none."""
     after: Sequence[str] = ()
@@ -43,9 +43,10 @@ class ServedRuns:
     def measure(self, one: Measurement) -> None:
         serve, bench = self.commands(one)
         server = self._ready(serve)
-        call(bench, self.log is None)
+        log = None if self.log is None else one.log
+        call(bench, log, self.environment)
         if self.after:
-            call(self.after, self.log is None)
+            call(self.after, log, self.environment)
         elif one.number >= 0:  # a warm-up is for the next run
             server.forget()
 

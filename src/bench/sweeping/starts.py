@@ -27,7 +27,7 @@ class Starts:
 
     def measure(self, one: Measurement) -> None:
         [command] = self.commands(one)
-        call(command, self.shows_output)
+        call(command, None if self.shows_output else one.log)
 
     def stop(self) -> None:
         """Nothing runs between two measurements."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from ...core.errors import ConfigError, TokenmillError
 from .parameters import Parameters, pairs
 
 SUMMARY = "summary.json"
+NUM_LAST_LINES, LAST_BYTES = 10, 4096
+"""The end of the output of a failed command that its error shows."""
 Row = dict[str, Any]
 
 
@@ -129,6 +132,11 @@ class Measurement:
             raise ConfigError(f"cannot read {self.path}: {error}") from error
         return {**found, "run_number": self.number, **self.server.fields, **self.load.fields}
 
+    @property
+    def log(self) -> Path:
+        """The path of the output of its commands, which is kept if one fails."""
+        return self.path.with_suffix(".log")
+
     def note_failure(self, error: Exception) -> None:
         """Write the reason of the failure into the folder of the result."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,16 +151,41 @@ class Measurement:
         path.write_text(json.dumps(fields, indent=4) + "\n", encoding="utf-8")
 
 
-def call(command: Sequence[str], shows_output: bool) -> None:
-    """Run a command to its end. Raises TokenmillError if it fails."""
+def call(
+    command: Sequence[str], log: Path | None, environment: Mapping[str, str] | None = None
+) -> None:
+    """Run a command to its end. `log`: the file for its output, which is kept if the command fails;
+    None: the output is shown. `environment`: None is that of this process.
+
+    Raises TokenmillError with the last lines if it fails.
+    """
     try:
-        done = subprocess.run(
-            command, stdout=None if shows_output else subprocess.DEVNULL, check=False
-        )
+        if log is None:
+            status = subprocess.run(command, env=environment, check=False).returncode
+        else:
+            with log.open("wb") as file:
+                status = subprocess.run(
+                    command, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False
+                ).returncode
     except OSError as error:
         raise TokenmillError(f"{command[0]} cannot be run: {error}") from error
-    if done.returncode:
-        raise TokenmillError(f"{' '.join(command[:3])} failed with status {done.returncode}")
+    if status:
+        end = "" if log is None else _describe_end(log)
+        raise TokenmillError(f"{' '.join(command[:3])} failed with status {status}{end}")
+    if log is not None:
+        log.unlink()
+
+
+def _describe_end(log: Path) -> str:
+    """The last lines of a file, after its name."""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LAST_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()[-NUM_LAST_LINES:]
+    if not lines:
+        log.unlink()
+        return ", without any output"
+    return "".join([f": its output is in {log}, and ends like this:", *(f"\n  {x}" for x in lines)])
 
 
 def _write_csv(path: Path, rows: Sequence[Row]) -> None:

@@ -42,7 +42,7 @@ class TracedStep:
     num_waiting: int
     ranks: tuple[tuple[float, float], ...]
     """When each worker began and ended its part of the step; empty without workers. A worker on
-    another machine has a clock of its own: its part is shown as if it ended with the step."""
+    another machine has a clock of its own: its part is shown as if it ended with the device's."""
     hooks: tuple[tuple[str, float], ...]
     """Seconds of the plugins' hooks that delayed the engine since the step before it. The first
     step of a trace has none."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.core.engines import Bench
-from tokenmill.api.tracing.chrome import chrome_trace
-from tokenmill.api.tracing.spans import Phase, spans_of
+from tokenmill.api.tracing.chrome import DEVICE, WORKERS, chrome_trace
+from tokenmill.api.tracing.spans import Phase, Span, spans_of
 from tokenmill.core.contract.explanation import Explanation
 from tokenmill.core.contract.trace import Trace, join_pieces
 from tokenmill.core.engine.request import Request
@@ -26,9 +27,10 @@ class Clock(Bench):
         super().__init__(**{"num_blocks": 8, "step_log_size": 1 << 24} | settings)
         self.names: list[str] = []
 
-    def ask(self, num_tokens: int, max_tokens: int, priority: int = 0) -> None:
+    def ask(self, num_tokens: int, max_tokens: int, priority: int = 0, name: str = "") -> None:
         first = 50 * len(self.names)
-        self.names.append(f"r{len(self.names)}")
+        self.names.append(name or f"r{len(self.names)}")
+        self.reasons.pop(name, None)
         request = Request(
             request_id=self.names[-1],
             prompt_token_ids=tuple(range(first, first + num_tokens)),
@@ -57,9 +59,16 @@ class Clock(Bench):
         return found
 
 
+def by_name(trace: Trace) -> dict[str, list[Span]]:
+    """The spans of requests that each have an id of their own."""
+    names = [one.engine_id for one in trace.requests]
+    assert len({*names}) == len(names)
+    return dict(zip(names, spans_of(trace), strict=True))
+
+
 def lengths(trace: Trace, name: str) -> dict[str, float]:
     """Seconds of a request in each phase. Its spans follow each other."""
-    spans = spans_of(trace)[name]
+    spans = by_name(trace)[name]
     assert all(a.end == b.start and a.phase is not b.phase for a, b in pairwise(spans))
     found = dict.fromkeys(Phase, 0.0)
     for span in spans:
@@ -114,7 +123,7 @@ def test_the_spans_of_a_request_add_up_to_its_explanation(seed: int, mode: str) 
 def clipped(trace: Trace, since: float) -> dict[str, dict[str, float]]:
     """Seconds of each request in each phase from a time on."""
     found = {}
-    for name, spans in spans_of(trace).items():
+    for name, spans in by_name(trace).items():
         found[name] = dict.fromkeys(Phase, 0.0)
         for span in spans:
             found[name][span.phase] += max(0.0, span.end - max(span.start, since))
@@ -153,7 +162,90 @@ def test_a_raised_step_takes_the_blocks_of_its_requests() -> None:
     for name in bench.names:
         found = lengths(trace, name)
         assert found == pytest.approx(parts(bench.why(name))) and found["preempted"] >= 1.0
-        assert [span.phase for span in spans_of(trace)[name]][:2] == [Phase.PROMPT, Phase.PREEMPTED]
+        assert [span.phase for span in by_name(trace)[name]][:2] == [Phase.PROMPT, Phase.PREEMPTED]
+
+
+def test_requests_that_reuse_an_id_have_the_steps_of_their_own() -> None:
+    bench = Clock()
+    bench.ask(4, 2, name="again")
+    bench.take(1.0)
+    bench.plan()
+    bench.now += 0.5
+    bench.core.abort("again", bench.now)  # while a step computes it
+    bench.now += 0.5
+    bench.commit()
+    bench.ask(6, 3, name="again")
+    for _ in range(3):
+        bench.take(2.0)
+    trace = bench.trace()
+    first, second = (
+        [(span.phase, span.start, span.end, span.num_steps) for span in spans]
+        for spans in spans_of(trace)
+    )
+    assert first == [(Phase.PROMPT, 0.0, 1.0, 1), (Phase.DECODE, 1.0, 1.5, 1)]
+    assert second == [
+        (Phase.PROMPT, 2.0, 4.0, 1),
+        (Phase.DECODE, 4.0, 8.0, 2),
+    ]
+    events = json.loads(chrome_trace([trace], {}))["traceEvents"]
+    tracks = [e["tid"] for e in events if e["name"] == "thread_name" and e["pid"] == 2]
+    drawn = [(e["tid"], e["name"]) for e in events if e["ph"] == "X" and e["pid"] == 2]
+    assert drawn == [
+        *((tracks[0], phase) for phase in ("prompt", "decode")),
+        *((tracks[1], phase) for phase in ("prompt", "decode")),
+    ]
+
+
+def slices(events: list[dict[str, Any]]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """Beginnings and ends of the slices of each track, in the order of their beginnings."""
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            times = (event["ts"], event["ts"] + event["dur"])
+            found.setdefault((event["pid"], event["tid"]), []).append(times)
+    return {track: sorted(times) for track, times in found.items()}
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_slices_of_a_track_never_overlap(seed: int, measured: bool) -> None:
+    """Several steps are open at a time. If they are measured, the device computes them one after
+    another; a step that raises, and an open one, have no measurement."""
+    rng = random.Random(seed)
+    bench = Clock(
+        num_blocks=24,
+        max_inflight=rng.choice([1, 2]),
+        num_stages=rng.choice([1, 3]),
+        max_num_seqs=3,
+        enable_prefix_caching=False,
+    )
+    device = 0.0
+    for _ in range(60):
+        if rng.random() < 0.5:
+            bench.ask(rng.randint(1, 12), rng.randint(2, 9))
+        for _ in range(rng.randint(1, 3)):
+            bench.plan()
+            bench.now += rng.choice([0.1, 0.3])
+        if bench.open and rng.random() < 0.8:
+            if rng.random() < 0.1:
+                bench.fail()
+                continue
+            if measured and bench.core.log is not None:
+                step_id = bench.open[0].step_id
+                begun = max(device, bench.core.log.opened(step_id).planned_at)
+                device = begun + rng.uniform(0.0, 0.5)
+                bench.now = max(bench.now, device)
+                bench.core.log.time(step_id, 0.05, begun, device)
+            # A worker on a machine whose clock is behind, and whose results come in bunches.
+            bench.commit(lambda plan, result: replace(result, rank_times=((-9.0, -8.5),)))
+    while len(bench.open) < 2 and bench.plan():
+        bench.now += 0.1
+    trace = bench.trace()
+    assert not trace.steps[-1].committed_at
+    tracks = slices(json.loads(chrome_trace([trace], {}))["traceEvents"])
+    assert len(tracks[1, DEVICE]) == len(trace.steps) and tracks[1, WORKERS]
+    for track, times in tracks.items():
+        assert all(a[1] <= b[0] for a, b in pairwise(times)), track
 
 
 def test_every_event_lies_within_the_trace_and_on_a_named_track() -> None:

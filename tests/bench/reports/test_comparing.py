@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.bench.reports.comparing import compare, read_result
+from tokenmill.bench.reports.comparing import compare, load_differences, read_result
 from tokenmill.core.errors import ConfigError
 
 
@@ -49,6 +49,30 @@ def test_the_ratio_is_that_of_the_medians() -> None:
     for one in compare(result(1.0, 3, 500), result(2.0, 4, 500)):
         assert one.ratio == pytest.approx(2.0, rel=0.1)
         assert one.low < one.ratio < one.high
+
+
+def test_loads_that_differ_are_named() -> None:
+    sent = {"dataset_name": "random", "num_prompts": 60, "request_rate": "inf", "input_len": 64}
+    first = result(1.0, 1) | sent | {"input_lens": [64] * 60 + [0], "max_concurrency": None}
+    assert not [*load_differences(first, result(0.8, 2) | sent)]
+    close = {"input_lens": [66] * 60 + [0], "model_id": "another", "max_concurrency": None}
+    assert not [*load_differences(first, result(0.8, 2) | sent | close)]
+    other = {
+        "dataset_name": "sharegpt",
+        "num_prompts": 50,
+        "request_rate": 4.0,
+        "input_lens": [640] * 60 + [0],
+        "output_lens": [20] * 60 + [0],
+        "max_concurrency": 8,
+    }
+    assert [*load_differences(first, result(0.8, 2) | sent | other)] == [
+        "dataset_name random and sharegpt",
+        "num_prompts 60 and 50",
+        "request_rate inf and 4.0",
+        "max_concurrency none and 8",
+        "input tokens per request 64.0 and 640.0",
+        "output tokens per request 10.0 and 20.0",
+    ]
 
 
 def test_a_file_without_the_times_of_requests_is_refused(tmp_path: Path) -> None:

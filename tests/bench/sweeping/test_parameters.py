@@ -57,6 +57,12 @@ def test_only_linked_combinations_are_used() -> None:
     assert len(list(pairs(servers, loads, {}))) == 4
     found = list(pairs(servers, loads, read_links("max_num_seqs=max_concurrency")))
     assert found == [(servers[1], loads[0])]
-    assert list(pairs(servers, loads, {"other": "max_concurrency"})) == []
+    for links in ("other=max_concurrency", "max_num_seqs=rate"):
+        with pytest.raises(ConfigError, match=f"--link-vars {links}: no combination") as raised:
+            pairs(servers, loads, read_links(links))
+        reason = "--serve-params have max_num_seqs, --bench-params have max-concurrency"
+        assert str(raised.value).endswith(reason)
+    with pytest.raises(ConfigError, match=r"--bench-params have no options$"):
+        pairs(servers, [Parameters()], {"max_num_seqs": "max_concurrency"})
     with pytest.raises(ConfigError, match="--link-vars must be SERVER=BENCH"):
         read_links("a")

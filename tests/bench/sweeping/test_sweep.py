@@ -43,7 +43,11 @@ CLIENT = """
 import json, pathlib, sys
 of = lambda name: sys.argv[sys.argv.index(name) + 1]
 if "--fail" in sys.argv and of("--fail") == "1":
+    print(*range(100), sep="\\n")
+    sys.exit("planted")
+if "--fail" in sys.argv and of("--fail") == "2":
     sys.exit(3)
+print("measured")
 path = pathlib.Path(of("--result-dir")) / of("--result-filename")
 path.write_text(json.dumps({"request_throughput": 5.0, "words": sys.argv[1:3]}))
 """
@@ -111,7 +115,7 @@ def test_the_admin_key_of_the_command_goes_first(tmp_path: Path) -> None:
 def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     loads = sets("fail", 0, 1)
     sweep = make_sweep(tmp_path, loads=loads, num_runs=1)
-    with pytest.raises(TokenmillError, match="failed with status 3"):
+    with pytest.raises(TokenmillError, match="failed with status 1"):
         sweep.run(lambda line: None)
     lines: list[str] = []
     again = make_sweep(tmp_path, loads=loads, num_runs=1, continues=True)
@@ -121,6 +125,23 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert failure["bench_overrides"] == {"fail": 1}
     assert (tmp_path / "out/BENCH--fail=0/summary.json").exists()
     assert not (tmp_path / "out/BENCH--fail=1/summary.json").exists()
+
+
+def test_the_output_of_a_failed_command_is_kept_and_its_end_is_shown(tmp_path: Path) -> None:
+    lines: list[str] = []
+    loads = sets("fail", 0, 1, 2)
+    sweep = make_sweep(tmp_path, loads=loads, num_runs=1, continues=True)
+    assert sweep.run(lines.append) == 2
+    [log] = (tmp_path / "out").glob("*/*.log")
+    assert log == tmp_path / "out/BENCH--fail=1/run=0.log"
+    assert log.read_text() == "".join(f"{number}\n" for number in range(100)) + "planted\n"
+    shown = next(line for line in lines if "status 1" in line)
+    head, *end = shown.splitlines()
+    assert str(log) in head
+    assert end == [*(f"  {number}" for number in range(91, 100)), "  planted"]
+    assert lines[-1].endswith("failed with status 3, without any output")
+    failure = json.loads(log.with_name("run=0.failure.json").read_text())
+    assert "planted" in failure["error"]
 
 
 def test_a_server_that_is_there_already_is_not_measured(tmp_path: Path) -> None:

@@ -297,7 +297,8 @@ def test_the_log_stays_within_its_size_however_many_requests_come() -> None:
             used.append(sum(one.size for one in mine.statistics("filename")))
     tracemalloc.stop()
     assert 0.2 * size < used[1] < size
-    assert used[1] < 1.2 * used[0]
+    # Memory that was allocated before tracemalloc started is not counted, until it is used up.
+    assert used[1] < used[0] + 0.2 * size
 
 
 def test_an_unknown_request_has_no_explanation() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,20 @@ def add_compare_parser(verbs: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from ....bench.reports.comparing import compare, read_result
+    from ....bench.reports.comparing import compare, load_differences, read_result
 
-    found = list(compare(read_result(args.first), read_result(args.second)))
+    first, second = read_result(args.first), read_result(args.second)
+    found = list(compare(first, second))
+    warning = ""
+    if differences := "; ".join(load_differences(first, second)):
+        warning = (
+            f"the loads differ, so the verdicts are not about the servers alone: {differences}"
+        )
+        print(f"warning: {warning}", file=sys.stderr)
     if args.html is not None:
         from ....bench.reports.page import compare_page
 
-        save_text(args.html, compare_page(found, args.first.stem, args.second.stem))
+        save_text(args.html, compare_page(found, args.first.stem, args.second.stem, warning))
     if args.json:
         print_json([{**asdict(one), "verdict": one.verdict} for one in found])
         return 0

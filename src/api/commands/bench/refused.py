@@ -12,7 +12,6 @@ _RANDOM = "prompts are random: `tokenmill bench serve` reads datasets"
 _TEXTS = "texts are part of every answer"
 _PLOTS = "use --html, or --save-result --save-detailed with a plotting tool"
 _PROFILE = "run `tokenmill trace` against a server"
-_MEANWHILE = "run `tokenmill trace` against the server meanwhile"
 _NO_BEAMS = "there is no beam search"
 
 SERVE: Mapping[str, str] = {
@@ -23,8 +22,7 @@ SERVE: Mapping[str, str] = {
     "--plot-timeline": _PLOTS,
     "--timeline-itl-thresholds": _PLOTS,
     "--plot-dataset-stats": _PLOTS,
-    "--profile": _MEANWHILE,
-    "--profiler-config": _MEANWHILE,
+    "--profiler-config": "--profile needs none: the server's step log is the profile",
     "--append-result": "use --save-result with a --result-filename of its own for each run",
     "--no-stream": "only streamed answers have times per token",
     "--enable-multimodal-chat": _IMAGES,

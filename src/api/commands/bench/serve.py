@@ -7,17 +7,22 @@ import asyncio
 import json
 import math
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....core.errors import ConfigError
+from ..flags.keys import ADMIN_VARIABLE
 from ..progress import ProgressDisplay
+from ..running.trace import describe_trace
 from .saving import save_text
 from .serve_flags import SENT_AS_IS, add_flags
 
 if TYPE_CHECKING:
     from ....bench.client import Server
+    from ....bench.profiling import Profile
     from ....bench.prompts import Dataset
     from ....bench.reports.figures import Wishes
     from ....bench.running import Load, Run
@@ -34,6 +39,7 @@ def add_serve_parser(verbs: Any) -> None:
             "tokenmill bench serve --request-rate 4 --goodput ttft:500 tpot:50",
             "tokenmill bench serve --max-concurrency 8 --save-result --save-detailed",
             "tokenmill bench serve --dataset-name sharegpt --dataset-path chats.json",
+            "tokenmill bench serve --num-prompts 20 --profile --admin-key KEY",
         ),
     )
     add_flags(parser)
@@ -45,7 +51,7 @@ def _run(args: argparse.Namespace) -> int:
     from ....bench.reports.report import lines
 
     wishes = _wishes(args)
-    model, run = asyncio.run(_measure(args))
+    model, run, profile = asyncio.run(_measure(args))
     result = _head(args, model) | describe(run, wishes)
     for line in lines(result, wishes):
         print(line)
@@ -57,17 +63,36 @@ def _run(args: argparse.Namespace) -> int:
         save_text(args.html, serve_page(result))
     if not args.save_detailed:
         result = {name: value for name, value in result.items() if name not in DETAILS}
+    path = args.result_dir / (args.result_filename or _file_name(args, model))
     if args.save_result:
-        path = args.result_dir / (args.result_filename or _file_name(args, model))
         save_text(path, json.dumps(result) + "\n")
         print(f"saved to {path}")
-    return 0 if result["completed"] else 1
+    if profile is not None:
+        _save_profile(profile, path.with_suffix(".trace.json"))
+    return 0 if result["completed"] and not (profile and profile.error) else 1
 
 
-async def _measure(args: argparse.Namespace) -> tuple[str, Run]:
-    """Return the model's name and the measured run."""
+def _save_profile(profile: Profile, path: Path) -> None:
+    """Write the trace of the server, or say where the profile is."""
+    from msgspec import DecodeError
+
+    if profile.error:
+        print(f"failed: --profile: {profile.error}")
+        return
+    try:
+        line = describe_trace(path, profile.answer)
+    except DecodeError:  # not tokenmill
+        print("profile: the server keeps it")
+    else:
+        save_text(path, profile.answer.decode())
+        print(f"profile: {line}")
+
+
+async def _measure(args: argparse.Namespace) -> tuple[str, Run, Profile | None]:
+    """Return the model's name, the measured run and its profile."""
     from ....bench.client import Server
     from ....bench.endpoints import ENDPOINTS
+    from ....bench.profiling import Profile
     from ....bench.running import Load, run
     from ....bench.vocabulary import vocabulary_of
 
@@ -96,6 +121,8 @@ async def _measure(args: argparse.Namespace) -> tuple[str, Run]:
     warmups = [replace(prompts[i % len(prompts)], after=None) for i in range(args.num_warmups)]
     if warmups:
         await run(load, warmups, [0.0] * len(warmups))
+    key = args.admin_key or os.environ.get(ADMIN_VARIABLE)
+    profile = Profile(server=server, admin_key=key) if args.profile else None
     done = 0
     with ProgressDisplay() as progress:
 
@@ -105,9 +132,10 @@ async def _measure(args: argparse.Namespace) -> tuple[str, Run]:
             if not args.disable_tqdm:
                 progress("answers", done / len(prompts))
 
-        measured = await run(load, prompts, times, on_answer)
+        async with profile or nullcontext():
+            measured = await run(load, prompts, times, on_answer)
     await server.close()
-    return model, measured
+    return model, measured, profile
 
 
 async def _first_model(server: Server) -> str:
@@ -250,8 +278,14 @@ def _head(args: argparse.Namespace, model: str) -> dict[str, Any]:
         if not separator:
             raise ConfigError(f"--metadata must be KEY=VALUE, got {given!r}")
         head[key.strip()] = value.strip()
-    rate = args.request_rate
+    rate, dataset = args.request_rate, _dataset(args)
     head |= {
+        "dataset_name": dataset.name,
+        "dataset_path": None if dataset.path is None else str(dataset.path),
+        "input_len": dataset.input_len,
+        "output_len": dataset.output_len,
+        "prefix_len": dataset.prefix_len,
+        "random_range_ratio": dataset.range_ratio,
         "request_rate": "inf" if math.isinf(rate) else rate,
         "burstiness": args.burstiness,
         "max_concurrency": args.max_concurrency,

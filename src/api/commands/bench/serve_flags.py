@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ..flags.keys import ADMIN_VARIABLE
 from .refused import SERVE, SERVE_WITHOUT_EFFECT, add_refused
 from .saving import add_html_flag
 
@@ -222,6 +223,16 @@ def _add_result_flags(parser: argparse.ArgumentParser) -> None:
         "--metadata", nargs="*", default=[], metavar="KEY=VALUE", help="further fields of the file"
     )
     add_html_flag(group)
+    group.add_argument(
+        "--profile",
+        action="store_true",
+        help="trace the measured requests, for Perfetto: the server needs an admin key",
+    )
+    group.add_argument(
+        "--admin-key",
+        metavar="KEY",
+        help=f"the server's admin key, for --profile (default: ${ADMIN_VARIABLE})",
+    )
     group.add_argument("--disable-tqdm", action="store_true", help="show no progress")
 
 

@@ -65,12 +65,18 @@ def _run(args: argparse.Namespace) -> int:
         _write(args.output, b"")
         time.sleep(args.seconds)
     found = _fetch(args, args.seconds)
-    facts = msgspec.json.decode(found, type=_Trace).other_data
+    line = describe_trace(args.output, found)
     _write(args.output, found)
     if args.output != _STDOUT:
-        counts = f"{facts.steps} steps and {facts.requests} requests"
-        print(f"{args.output}: {counts}; open it at https://ui.perfetto.dev")
+        print(line)
     return 0
+
+
+def describe_trace(path: Path, trace: bytes | msgspec.Raw) -> str:
+    """A line about a trace that is in a file. Raises msgspec.DecodeError for something else."""
+    facts = msgspec.json.decode(trace, type=_Trace).other_data
+    counts = f"{facts.steps} steps and {facts.requests} requests"
+    return f"{path}: {counts}; open it at https://ui.perfetto.dev"
 
 
 def _fetch(args: argparse.Namespace, seconds: float) -> msgspec.Raw:

@@ -395,8 +395,8 @@ class StepLog:
         self._num_taken, self._num_freed = pool.num_taken, pool.num_freed
         record.encoder_seconds = 0.0 if result is None else result.encoder_seconds
         if result is not None and result.rank_times:
-            begun = record.planned_at
-            record.ranks = tuple([_fit(one, begun, now) for one in result.rank_times])
+            begun, ended = record.planned_at, record.device_to or now
+            record.ranks = tuple([_fit(one, begun, ended) for one in result.rank_times])
         self._meters.read(now)
         record.by_hook = self._meters.by_hook
         self.closed = record

@@ -30,6 +30,7 @@ def test_a_server_is_measured_and_the_figures_are_saved(
             assert "Total generated tokens:                  30" in text
             result = json.loads((tmp_path / name).read_text())
             assert f"{result['mean_ttft_ms']:.2f}" in (tmp_path / "s.html").read_text()
+            assert (result["dataset_name"], result["input_len"]) == ("random", 20)
             assert (result["completed"], result["failed"], result["try"]) == (6, 0, "2")
             assert result["output_lens"] == [5] * 6 and len(result["itls"]) == 6
             assert 0 < result["median_ttft_ms"] <= result["p99_ttft_ms"]
@@ -37,8 +38,12 @@ def test_a_server_is_measured_and_the_figures_are_saved(
     files = [str(tmp_path / f"{backend}.json") for backend in ("openai", "openai-chat")]
     html = ["--html", str(tmp_path / "c.html")]
     assert main(["bench", "compare", *files, "--json", *html]) == 0
-    assert "openai-chat" in (tmp_path / "c.html").read_text()
-    found = json.loads(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    assert err.startswith("warning: ") and "endpoint_type openai and openai-chat" in err
+    assert "endpoint_type openai and openai-chat" in (tmp_path / "c.html").read_text()
+    assert main(["bench", "compare", files[0], files[0]]) == 0
+    assert not capsys.readouterr().err
+    found = json.loads(out)
     assert [one["name"] for one in found] == ["TTFT", "E2EL", "TPOT"]
 
 

@@ -81,6 +81,10 @@ def test_options_that_a_start_does_not_have_are_left_out(
             ["sweep", "serve", "--serve-cmd", "'", "--bench-cmd", "b"],
             "--serve-cmd cannot",
         ),
+        (
+            ["sweep", "serve", *COMMANDS, "--dry-run", "--link-vars", "a=b"],
+            "--serve-params have no options",
+        ),
         (["startup", "--num-iters-warmup", "-1"], "--num-iters-warmup must be at least 0"),
         (["startup", "--num-iters-cold", "0", "--num-iters-warm", "0"], "are both 0"),
     ],
