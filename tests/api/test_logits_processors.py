@@ -116,8 +116,7 @@ def http(served: Served) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A random model that repeats itself. It runs in float32, where drafts change no token, not even
-    at a near-tie."""
+    """A random model that repeats itself. In float32, drafts change no token of its answers."""
     return str(write_model(tmp_path_factory.mktemp("tiny"), seed=15))
 
 
