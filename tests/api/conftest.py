@@ -34,12 +34,3 @@ def real() -> Iterator[Served]:
     )
     with serve_engine(engine) as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def exact() -> Iterator[Served]:
-    """The default model in float32, where a text does not depend on what else is in its batch or in
-    the prefix cache. A token takes seven times the time of `real`."""
-    engine = AsyncEngine(dtype="float32", num_gpu_blocks_override=128, disable_log_stats=True)
-    with serve_engine(engine) as served:
-        yield served

@@ -16,6 +16,7 @@ from tokenmill.core import kinds
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.contract.registry import Registry
 
+from ..oracle.tiny_smolvlm import write_model
 from .serving import Served, serve_engine
 from .test_answers import events_of
 from .test_errors import CHAT, COMPLETIONS, MESSAGES, check_error
@@ -114,15 +115,32 @@ def http(served: Served) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def drafting() -> Iterator[httpx.Client]:
-    """In float32, where the tokens are those without drafts to the last one."""
-    with serve_engine(drafting_engine(dtype="float32")) as served, served.client() as client:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random model that repeats itself. In float32, drafts change no token of its answers."""
+    return str(write_model(tmp_path_factory.mktemp("tiny"), seed=15))
+
+
+@pytest.fixture(scope="module")
+def drafting(tiny: str) -> Iterator[httpx.Client]:
+    with (
+        serve_engine(drafting_engine(tiny, dtype="float32")) as served,
+        served.client() as client,
+    ):
         yield client
 
 
-def drafting_engine(**options: Any) -> AsyncEngine:
+@pytest.fixture(scope="module")
+def exact(tiny: str) -> Iterator[Served]:
+    """The same model without drafts."""
+    options: dict[str, Any] = {"num_gpu_blocks_override": 128, "disable_log_stats": True}
+    with serve_engine(AsyncEngine(tiny, dtype="float32", **options)) as served:
+        yield served
+
+
+def drafting_engine(model: str | None = None, **options: Any) -> AsyncEngine:
     """Drafts are looked up in the prompt, which repeats itself."""
     return AsyncEngine(
+        model,
         plugins=[Moods()],
         reasoning_parser="think",
         num_gpu_blocks_override=128,

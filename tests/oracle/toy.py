@@ -38,6 +38,9 @@ AMPLE_TOKENS = 2048
 STARVED_TOKENS = 224
 """Room for two of the longest requests."""
 ARRIVALS_PER_STEP = 2
+LENGTHS_ALONE = (1, 2, 3, 7, 8, 9, 15, 16, 25, 33, 64, 90)
+QUICK_SAMPLE = 10
+"""Prompts of a test in `make test`: enough that memory is short and beginnings are shared."""
 
 
 class Watcher:
@@ -58,14 +61,14 @@ class Watcher:
 
 
 def make_prompts() -> list[tuple[int, ...]]:
-    """Lengths from 1 to 90 tokens; half of the prompts share one of two beginnings."""
+    """Lengths from 1 to 90 tokens; the second half of the prompts share one of two beginnings."""
     rng = random.Random(8)
 
     def draw(length: int) -> tuple[int, ...]:
         return tuple(rng.choices(range(CONFIG.vocab_size), k=length))
 
     beginnings = draw(48), draw(37)
-    alone = [draw(length) for length in (1, 2, 3, 7, 8, 9, 15, 16, 25, 33, 64, 90)]
+    alone = [draw(length) for length in LENGTHS_ALONE]
     shared = [beginnings[i % 2] + draw(i) for i in (0, 1, 2, 3, 5, 8, 13, 16, 24, 31)]
     return [*alone, *shared]
 
@@ -99,6 +102,19 @@ def make_cases(model: Any) -> list[ReferenceCase]:
     outputs = continue_greedily(model, prompts, NUM_TOKENS)
     names = [f"{len(prompt)} tokens" for prompt in prompts]
     return list(map(ReferenceCase, names, prompts, outputs))
+
+
+def shuffled(setting: Setting, cases: Sequence[ReferenceCase]) -> list[ReferenceCase]:
+    """All of the cases, in another order for each setting."""
+    return random.Random(str(setting)).sample(cases, len(cases))
+
+
+def sample(setting: Setting, cases: Sequence[ReferenceCase]) -> list[ReferenceCase]:
+    """Some of the cases, others for each setting; half of them share their beginnings."""
+    rng, half = random.Random(str(setting)), QUICK_SAMPLE // 2
+    alone, shared = cases[: len(LENGTHS_ALONE)], cases[len(LENGTHS_ALONE) :]
+    chosen = [*rng.sample(alone, half), *rng.sample(shared, half)]
+    return rng.sample(chosen, len(chosen))
 
 
 def serve(

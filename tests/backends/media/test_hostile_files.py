@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -142,42 +142,55 @@ def jpeg_with_segments(number: int) -> bytes:
     return data[:2] + segment * number + data[2:]
 
 
-BOMBS: dict[str, bytes] = {
-    "30,000 x 30,000 pixels of one bit": saved(Image.new("1", (30_000, 30_000)), "PNG"),
-    "a WebP canvas of 268 million pixels": webp_header(1 << 14, 1 << 14),
-    "a WebP canvas of 60 million pixels": webp_header(10_000, 6_000),
-    "a GIF frame larger than its screen": b"GIF89a\1\0\1\0\0\0\0,\0\0\0\0\xff\xff\xff\xff\0\2\0;",
+def black_png(side: int) -> bytes:
+    """A whole PNG file with a square of black pixels of one bit. Pillow would need a byte for each
+    of them to write it."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    pixels = zlib.compress(bytes(side * (1 + (side + 7) // 8)), 1)
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "30,000 x 30,000 pixels of one bit": lambda: black_png(30_000),
+    "a WebP canvas of 268 million pixels": lambda: webp_header(1 << 14, 1 << 14),
+    "a WebP canvas of 60 million pixels": lambda: webp_header(10_000, 6_000),
+    "a GIF frame larger than its screen": lambda: (
+        b"GIF89a\1\0\1\0\0\0\0,\0\0\0\0\xff\xff\xff\xff\0\2\0;"
+    ),
 }
+"""Made by the tests: at import, every process of `make test` would make all of them."""
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_bombs_are_refused_by_their_header(reader: ImageReader, bomb: str) -> None:
     reader._process._end_child()  # another one has a peak of its own
-    [refusal] = read(reader, BOMBS[bomb])
+    [refusal] = read(reader, BOMBS[bomb]())
     assert isinstance(refusal, InvalidRequestError)
     assert "pixels" in str(refusal) or "damaged" in str(refusal)
     assert peak_of(reader) < 256 << 20
 
 
-HUGE: dict[str, bytes] = {
-    "text that is 100 MB when unpacked": png_with(
+HUGE: dict[str, Callable[[], bytes]] = {
+    "text that is 100 MB when unpacked": lambda: png_with(
         chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(100 << 20), 9))
     ),
-    "a color profile that is 100 MB when unpacked": png_with(
+    "a color profile that is 100 MB when unpacked": lambda: png_with(
         chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(100 << 20), 9))
     ),
-    "EXIF data of 8 MB": png_with(chunk(b"eXIf", b"MM\0*\0\0\0\x08\xff\xff" + b"\xff" * (8 << 20))),
-    "XMP data of 8 MB": png_with(
+    "EXIF data of 8 MB": lambda: png_with(
+        chunk(b"eXIf", b"MM\0*\0\0\0\x08\xff\xff" + b"\xff" * (8 << 20))
+    ),
+    "XMP data of 8 MB": lambda: png_with(
         chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + b'tiff:Orientation="' * (8 << 16))
     ),
-    "many EXIF segments": jpeg_with_segments(100),
+    "many EXIF segments": lambda: jpeg_with_segments(100),
 }
 
 
 @pytest.mark.parametrize("what", HUGE)
 def test_huge_attachments_are_refused_or_ignored(reader: ImageReader, what: str) -> None:
     reader._process._end_child()  # another one has a peak of its own
-    [found] = read(reader, HUGE[what])
+    [found] = read(reader, HUGE[what]())
     assert isinstance(found, ReadImage | InvalidRequestError)
     assert peak_of(reader) < 512 << 20
 

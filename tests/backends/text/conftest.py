@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import warnings
@@ -92,9 +93,10 @@ def oracle(gguf_path: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def smollm_with(oracle: Any) -> Callable[[str], HFTokenizer]:
-    """The same vocabulary with another chat template."""
+    """The same vocabulary with another chat template; reading it takes a fifth of a second."""
     text = oracle.backend_tokenizer.to_str()
 
+    @functools.cache
     def build(template: str) -> HFTokenizer:
         special = SpecialTokens(bos=oracle.bos_token, eos=oracle.eos_token)
         return HFTokenizer(Tokenizer.from_str(text), special_tokens=special, chat_template=template)

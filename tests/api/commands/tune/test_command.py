@@ -15,6 +15,8 @@ from tokenmill.api.cli import main
 from tokenmill.api.commands.tune.report import command_line
 from tokenmill.bench.running import Answer, Run
 from tokenmill.core.errors import ConfigError
+from tokenmill.core.interfaces import no_progress
+from tokenmill.planning.workload import PlannedRequest
 from tokenmill.tuning import rounds
 from tokenmill.tuning.limits import Limits
 from tokenmill.tuning.rounds import Measuring, Round
@@ -84,6 +86,21 @@ def test_cached_prompts_share_their_beginning(
     assert found["tuned"]["outcome"]["prefix_cache_hit_rate"] > 0.2
 
 
+def test_rounds_are_measured_on_real_servers_once(tmp_path: Path) -> None:
+    config = tmp_path / "given.yaml"
+    config.write_text("num-gpu-blocks-override: 16\n")
+    requests = [PlannedRequest(at=0.0, prompt_token_ids=(5, 6, 7), max_tokens=2)] * 2
+    measuring = Measuring(requests=requests, limits=Limits(), vocab_size=9, folder=tmp_path)
+    [found] = measuring.measure({"given": config}, 1, no_progress)
+    assert found.goodput > 0 and not found.error
+    assert measuring.measure({"given": config}, 1, no_progress) == [found]
+    assert len((tmp_path / "rounds.jsonl").read_text().splitlines()) == 1, "nothing is repeated"
+    config.write_text("max-num-seqs: 1\n")
+    other = measuring.measure({"given": config}, 0, no_progress)
+    assert other == [], "rounds of other settings do not count"
+
+
+@pytest.mark.check  # it starts two servers
 def test_finalists_are_measured_on_real_servers(
     tmp_path: Path, times: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,11 +113,6 @@ def test_finalists_are_measured_on_real_servers(
     assert all(one["goodput"] > 0 for one in found)
     assert tune(tmp_path / "tune", times, *words) == 0, "nothing is measured again"
     assert len(file.read_text().splitlines()) == 2
-    config = tmp_path / "tune/tuned.yaml"
-    config.write_text("max-num-seqs: 1\n")
-    measuring = Measuring(requests=[], limits=Limits(), vocab_size=9, folder=tmp_path / "tune")
-    other = measuring.measure({"tuned": config}, 0, lambda stage, part: None)
-    assert other == [], "rounds of other settings do not count"
 
 
 def test_settings_that_cannot_be_simulated_are_measured_with_the_best_ones(

@@ -37,7 +37,7 @@ from tokenmill.testing.conformance.executor.worker import (
 from tokenmill.testing.simulated.executor import expected_tokens
 from tokenmill.testing.toy_tokenizer import ToyTokenizer
 
-from . import targets
+from . import linked_targets, targets
 from .starting import start
 
 PATIENCE = 30.0
@@ -46,7 +46,7 @@ check = pytest.mark.check
 
 
 def target_of(function: Callable[..., None]) -> str:
-    return f"{targets.__name__}:{function.__name__}"
+    return f"{function.__module__}:{function.__name__}"
 
 
 @pytest.fixture
@@ -183,13 +183,13 @@ def listening(pid: int) -> list[str]:
 def test_ranks_find_each_other_in_private_and_a_lost_connection_ends_them() -> None:
     """They could not join again, so every later step would fail, too."""
     before = listening(os.getpid())
-    executor = start(target_of(targets.severed), size=2)
+    executor = start(target_of(linked_targets.severed), size=2)
     assert listening(os.getpid()) == before
     # Gloo's own: it keeps the port over which ranks have connected, until the process ends.
     assert {address for pid in executor.pids for address in listening(pid)} == {"127.0.0.1"}
     assert executor.launch(prompt_plan("a", (1, 2), 1)).result().step_id == 1
     with pytest.raises(DeviceError):  # gloo may end the process
-        executor.launch(prompt_plan("b", (targets.SEVER,), 2, block=8)).result()
+        executor.launch(prompt_plan("b", (linked_targets.SEVER,), 2, block=8)).result()
     executor.close()
 
 

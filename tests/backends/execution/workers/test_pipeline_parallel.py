@@ -23,7 +23,7 @@ from tokenmill.core.interfaces import Executor
 from tokenmill.testing.conformance.executor.worker import SEED, VOCAB_SIZE, decode_plan, prompt_plan
 from tokenmill.testing.simulated.executor import expected_tokens
 
-from . import targets
+from . import linked_targets
 from .starting import start
 from .test_faults import target_of
 from .test_same_tokens import answers_of
@@ -88,7 +88,7 @@ def test_stages_in_bfloat16_have_the_logprobs_of_one_stage_to_the_last_bit(
 
 @pytest.fixture
 def executor() -> Iterator[MultiProcess]:
-    found = start(target_of(targets.staged), pipeline_parallel_size=2)
+    found = start(target_of(linked_targets.staged), pipeline_parallel_size=2)
     yield found
     found.close()
     wait_until_gone(list(found.pids))
@@ -110,7 +110,9 @@ def check_steps_after_failures(executor: Executor) -> None:
     assert executor.info.num_stages == 2
     wanted = expected_tokens((1, 2), 3, SEED, VOCAB_SIZE)
     found = [executor.launch(prompt_plan("a", (1, 2), 1)).result().token_ids[0][0]]
-    for step_id, (token, rank) in enumerate(((targets.EARLY, 0), (targets.LATE, 1)), 1):
+    for step_id, (token, rank) in enumerate(
+        ((linked_targets.EARLY, 0), (linked_targets.LATE, 1)), 1
+    ):
         plans = [
             prompt_plan("b", (token,), 2 * step_id, block=8),
             decode_plan("a", 1 + step_id, 2 * step_id + 1),

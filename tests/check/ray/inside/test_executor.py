@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.backends.execution.workers import targets
+from tests.backends.execution.workers import linked_targets
 from tests.backends.execution.workers.test_pipeline_parallel import check_steps_after_failures
 from tests.backends.execution.workers.test_same_tokens import answers_of
 from tests.check.ray.machines import HEAD, OTHER
@@ -76,7 +76,7 @@ def test_two_stages_on_two_machines_give_the_tokens_of_one_process(
 def stages() -> Iterator[Executor]:
     """Two stages on two machines, which compute the simulated model."""
     config = EngineConfig(pipeline_parallel_size=2)
-    load_rank = f"{targets.__name__}:{targets.staged.__name__}"
+    load_rank = f"{linked_targets.__name__}:{linked_targets.staged.__name__}"
     spec = replace(make_spec(), load_rank=load_rank, config=config)
     executor = RayProvider(RayOptions())(spec)
     yield executor
