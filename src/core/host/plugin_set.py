@@ -171,8 +171,7 @@ class PluginSet:
         self.failed[name] = _failure(loaded.source, error)
 
     def refuse_failures(self) -> None:
-        """Log all failures, and raise PluginError with them unless the settings have strict = false.
-        """
+        """Log all failures. Raise PluginError with them unless the settings have strict = false."""
         for one in self.failed.values():
             _log_once(one)
         if self.settings.strict is not False and self.failed:
