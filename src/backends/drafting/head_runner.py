@@ -42,7 +42,6 @@ class TorchHead:
     def step(
         self, state_re: torch.Tensor, token_ids_r: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See HeadModel."""
         state_re = self._head.advance(state_re, self._embedding(token_ids_r))
         return state_re, self._head.logits(state_re)
 

@@ -64,7 +64,6 @@ class ImageReader:
         )
 
     async def read(self, data: bytes, salt: str = "") -> ReadImage:
-        """See MediaReader."""
         if len(data) > MAX_FILE_BYTES:
             raise InvalidRequestError(f"the image's file has over {MAX_FILE_BYTES >> 20} MiB")
         if len(data) <= BLOCKING_BYTES:
@@ -78,11 +77,9 @@ class ImageReader:
         return await self._work.run(digest, lambda: self._read(digest, data), len(data))
 
     def find(self, digest: bytes) -> ReadImage | None:
-        """See MediaReader."""
         return self._known.get(digest)
 
     def close(self) -> None:
-        """See MediaReader."""
         self._work.close()
         self._process.close()
 
