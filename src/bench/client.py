@@ -59,7 +59,6 @@ class Server:
             raise ServerError(f"{self.url}{path} did not answer with JSON: {error}") from error
 
     async def close(self) -> None:
-        """Close all connections."""
         for connection in self._idle:
             connection.writer.close()
         self._idle.clear()

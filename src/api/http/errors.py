@@ -158,7 +158,6 @@ def error_detail(error: APIError) -> ErrorDetail:
 
 
 def error_body(error: APIError) -> bytes:
-    """The error as JSON."""
     return msgspec.json.encode(ErrorBody(error_detail(error)))
 
 

@@ -28,7 +28,6 @@ class PageFiles:
         self._files = StaticFiles(directory=Path(module).parent / "static")
 
     async def page(self, request: Request) -> Response:
-        """The page itself."""
         return await self._get("page.html", request)
 
     async def file(self, request: Request) -> Response:

@@ -51,7 +51,6 @@ class TokenTally:
         self._latest: dict[int, RequestOutput] = {}
 
     def count(self, prompt: int, output: RequestOutput, found: CompletionOutput) -> None:
-        """Count the new tokens of one completion."""
         self._latest[prompt] = output
         self._num_tokens += len(found.token_ids)
 

@@ -79,7 +79,6 @@ class Student:
 
 
 def layer_tensors(layer: DecoderLayer) -> Iterator[torch.Tensor]:
-    """All weights of a layer."""
     yield layer.input_norm.weight
     yield layer.post_attention_norm.weight
     if layer.qk_norm is not None:

@@ -74,7 +74,6 @@ class DraftHeadRunner:
 
     @torch.inference_mode()
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """See DraftModel."""
         drafts = [Draft()] * len(batch.requests)
         rows = _rows(batch, self._states)
         if not rows:

@@ -91,7 +91,6 @@ class LoadedDraftModel:
         self._runner = None
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """See DraftModel."""
         assert self._runner is not None, "nothing is proposed before the first step"
         return self._runner.propose(batch)
 
@@ -150,6 +149,5 @@ class LoadedDraftHead:
         self._runner = None
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """See DraftModel."""
         assert self._runner is not None, "nothing is proposed before the first step"
         return self._runner.propose(batch)

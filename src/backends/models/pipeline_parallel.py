@@ -52,7 +52,6 @@ class StagedDecoder:
         return self.forward_from(hidden_te, positions_t, attend)
 
     def embed(self, token_ids_t: torch.Tensor) -> torch.Tensor:
-        """See TakesRows."""
         return self.decoder.embed(token_ids_t)
 
     def forward_from(

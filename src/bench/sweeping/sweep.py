@@ -112,8 +112,6 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run."""
-
     server: Parameters
     load: Parameters
     path: Path

@@ -334,7 +334,6 @@ class EngineLink(asyncio.Protocol):
                 self._left.append((stream.number, stream.digest))
 
     async def ask(self) -> Report:
-        """Ask the engine for a report."""
         number = next(self._numbers)
         answer = await self._call(number, Ask(number))
         assert isinstance(answer, Report)

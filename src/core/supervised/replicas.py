@@ -78,12 +78,10 @@ class Replicas:
     # Requests
 
     def serving(self) -> list[tuple[int, EngineLink]]:
-        """The engines that serve, each with its index."""
         links = enumerate(one.ready_link for one in self.supervisors)
         return [(index, link) for index, link in links if link is not None]
 
     def open_requests(self) -> Iterator[tuple[EngineLink, RemoteStream]]:
-        """All open requests, each with the connection to its engine."""
         for _, link in self.serving():
             for stream in tuple(link.open_requests.values()):
                 yield link, stream

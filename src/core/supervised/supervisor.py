@@ -144,7 +144,6 @@ class EngineSupervisor:
         return None
 
     def render_metrics(self) -> bytes:
-        """The metrics of all engines so far, and of this supervisor."""
         prefix = self._setup.config.metrics_prefix
         own = (
             f"# HELP {prefix}engine_restarts_total Engine processes started after a failure.\n"

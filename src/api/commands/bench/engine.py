@@ -29,7 +29,6 @@ Measure = Callable[[argparse.Namespace, "EngineClient", ProgressDisplay], Awaita
 
 
 def add_throughput_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "throughput",
         help="requests and tokens per second of an engine without a server",
@@ -48,7 +47,6 @@ def add_throughput_parser(verbs: Any) -> None:
 
 
 def add_latency_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "latency",
         help="seconds of one batch in an engine without a server",

@@ -30,7 +30,6 @@ ALIASES = {
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add all flags, in groups."""
     _add_server_flags(parser)
     _add_dataset_flags(parser)
     _add_traffic_flags(parser)

@@ -27,7 +27,6 @@ _TITLES = {"startup": "Startup time", "compilation": "Compilation time"}
 
 
 def add_startup_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "startup",
         help="seconds that an engine takes to start",

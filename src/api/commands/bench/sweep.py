@@ -28,7 +28,6 @@ _SETS = "JSON, or a file with it: a list of objects with options, or an object o
 
 
 def add_sweep_parser(verbs: Any) -> None:
-    """Register the verb and its kinds."""
     parser = verbs.add_parser(
         "sweep",
         help="measure with several sets of options",

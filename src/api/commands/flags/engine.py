@@ -35,7 +35,6 @@ SERVING = (
 
 
 def _in_group(name: str) -> tuple[str, ...]:
-    """The settings of a group."""
     found, group = [], ""
     for field in dataclasses.fields(EngineConfig):
         group = field.metadata.get("group", group)

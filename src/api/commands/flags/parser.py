@@ -55,11 +55,9 @@ class CommandParser(argparse.ArgumentParser):
         return {}
 
     def format_help(self) -> str:
-        """The short help."""
         return short_help(self, self.examples)
 
     def format_full_help(self) -> str:
-        """The help with all flags."""
         return full_help(self, self.examples)
 
     def parse_args(  # type: ignore[override]
@@ -114,7 +112,6 @@ class CommandParser(argparse.ArgumentParser):
         return [one for one in found if option_string.startswith(one[1])]
 
     def _chosen(self, found: argparse.Namespace) -> CommandParser:
-        """The parser of the command, or of its verb, that was given."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 name = getattr(found, action.dest)

@@ -34,7 +34,6 @@ random tokens cannot be drafted."""
 
 
 def add_compare_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "compare",
         help="compare schedulers and settings under a workload",

@@ -42,7 +42,6 @@ GIVEN, TUNED = "given", "tuned"
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command."""
     parser = subparsers.add_parser(
         "tune",
         help="find the settings with the highest goodput for a workload and limits",

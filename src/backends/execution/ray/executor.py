@@ -144,8 +144,6 @@ def _release(group: PlacementGroup) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A launched step."""
-
     calls: Sequence[Any]
     finish: Callable[[Sequence[Any]], StepResult]
 

@@ -195,8 +195,6 @@ class MultiProcess:
 
 
 class _Step:
-    """A launched step."""
-
     __slots__ = ("_finish", "media", "message")
 
     def __init__(

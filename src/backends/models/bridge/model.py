@@ -22,8 +22,6 @@ from .own_attention import own_attention
 
 
 class BridgedModel:
-    """See Model."""
-
     def __init__(self, model: Any, config: ModelConfig) -> None:
         """`model`: a transformers model for causal language modelling, with weights."""
         self.config = config

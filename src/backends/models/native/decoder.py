@@ -183,7 +183,6 @@ class Decoder:
     def forward_from(
         self, hidden_te: torch.Tensor, positions_t: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
-        """See TakesRows."""
         return self.norm(self.compute_layers(hidden_te, positions_t, attend))
 
     def embed(self, token_ids_t: torch.Tensor) -> torch.Tensor:

@@ -65,7 +65,6 @@ class GGUFCheckpoint:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the file."""
         return self._file.metadata
 
     @property

@@ -66,8 +66,6 @@ class GGUFTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GGUFFile:
-    """The header of a GGUF file."""
-
     path: Path
     metadata: Mapping[str, Any]
     """Numbers, booleans, strings, and lists of one of these."""

@@ -20,8 +20,6 @@ from .guard import DECIDES, FAILED, Guard
 
 
 class HasView(Protocol):
-    """A request with a read-only view for policies."""
-
     @property
     def view(self) -> RequestView: ...
 
