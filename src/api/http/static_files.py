@@ -31,7 +31,6 @@ class PageFiles:
         return await self._get("page.html", request)
 
     async def file(self, request: Request) -> Response:
-        """A script or style of the page."""
         return await self._get(request.path_params["path"], request)
 
     async def _get(self, path: str, request: Request) -> Response:

@@ -55,7 +55,6 @@ class TokenTally:
         self._num_tokens += len(found.token_ids)
 
     def counts(self) -> TokenCounts:
-        """The numbers so far."""
         outputs = self._latest.values()
         metrics = [output.metrics for output in outputs if output.metrics is not None]
         return TokenCounts(

@@ -110,7 +110,6 @@ class PairedAttention:
         self._prefill, self._decode = prefill, decode
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
-        """The shape that both share."""
         return self._decode.kv_cache_shape(num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> PairedMetadata:

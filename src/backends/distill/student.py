@@ -101,7 +101,6 @@ def linear_of(projection: Projection) -> Linear:
 
 
 def table_of(decoder: Decoder) -> torch.Tensor:
-    """The embedding of a decoder that torch computes."""
     assert isinstance(decoder.embedding, EmbeddingTable), "a student is computed by torch"
     return decoder.embedding.weight_ve
 

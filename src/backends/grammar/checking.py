@@ -120,7 +120,6 @@ class GrammarChecker:
         return verdict.ignored
 
     def close(self) -> None:
-        """End the workers."""
         self.small.close()
         self.large.close()
 

@@ -40,7 +40,6 @@ class ImageModel:
         self._items.forget(work)
 
     def encode(self, work: MediaWork) -> None:
-        """Encode what a plan says."""
         began = time.monotonic()
         self._items.encode(work)
         self.seconds = time.monotonic() - began if work.encode else 0.0

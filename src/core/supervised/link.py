@@ -340,7 +340,6 @@ class EngineLink(asyncio.Protocol):
         return report
 
     async def reset_prefix_cache(self) -> bool:
-        """Empty the engine's prefix cache."""
         return (await self._ask(CacheReset, ResetCache)).is_empty
 
     async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
@@ -348,7 +347,6 @@ class EngineLink(asyncio.Protocol):
         return (await self._ask(Explained, Explain, request_id, count)).found
 
     async def activity(self, after_step: int) -> Activity:
-        """Ask the engine what it does."""
         return (await self._ask(Observed, Observe, after_step)).found
 
     async def trace(self, seconds: float) -> Trace:

@@ -108,7 +108,6 @@ class Replicas:
         return [(index, one) for index, one in answers if one is not None]
 
     def load(self) -> Load:
-        """The load of all engines together."""
         loads = [_load_of(one) for one in self.supervisors]
         return loads[0] if len(loads) == 1 else join_loads(loads)
 

@@ -133,7 +133,6 @@ class EngineSupervisor:
 
     @property
     def ready_link(self) -> EngineLink | None:
-        """The connection to the engine, if it serves."""
         return self.link if self.link is not None and self.link.is_ready else None
 
     def hook_stats(self) -> tuple[HookStats, ...]:

@@ -136,7 +136,6 @@ class SimulatedExecutor:
         self._last_step = 0
 
     def launch(self, plan: StepPlan) -> Computation:
-        """The step's computation, in this process."""
         return Computation(self.run, plan)
 
     def take_media(self, items: Sequence[MediaItem]) -> None:

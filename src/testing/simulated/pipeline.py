@@ -106,7 +106,6 @@ class SimulatedPipeline:
         return journey
 
     def take_media(self, items: Sequence[MediaItem]) -> None:
-        """Give the pixels to every stage."""
         for stage in self._stages:
             stage.take_media(items)
 

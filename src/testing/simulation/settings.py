@@ -184,6 +184,5 @@ class Outcome:
     """Items that grants needed, and those of them that were encoded already."""
 
     def add(self, other: Outcome) -> None:
-        """Add the counts of another outcome."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))

@@ -88,7 +88,6 @@ class RayExecutor:
         return tuple(link.node for link in self._links)
 
     def launch(self, plan: StepPlan) -> _Step:
-        """Send a plan to all workers."""
         message, results = encode(plan), self._answers.take_results()
         num_early = self._answers.num_early
         calls = [link.actor.step.remote(message, *results) for link in self._links[:num_early]]

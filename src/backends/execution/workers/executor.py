@@ -122,7 +122,6 @@ class MultiProcess:
         return self._watch.failure
 
     def close(self) -> None:
-        """End the workers."""
         self._watch.close()
         self._store.close()
 

@@ -104,7 +104,6 @@ class StageExecutor:
         self._link = link
 
     def launch(self, plan: StepPlan) -> Computation:
-        """The stage's computation, in this process."""
         return Computation(self._run, plan)
 
     def take_media(self, items: Sequence[MediaItem]) -> None:

@@ -114,7 +114,6 @@ class DecoderLayer:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the weights, in bytes."""
         whole = self.whole_qk_norm
         of_heads = (self.qk_norm,) if whole is None else (whole.q, whole.k)
         small = [norm.weight for norm in (*self.norms, *of_heads) if norm is not None]
@@ -164,7 +163,6 @@ class Decoder:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all weights, in bytes."""
         # Ranks that share the embedding have a part of the head in its memory.
         parts = self.embedding.num_bytes, self.lm_head.num_bytes
         ends = max(parts) if self.shares_embedding else sum(parts)

@@ -23,7 +23,6 @@ class FailingExecutor(SimulatedExecutor):
     """Raises in the step in which a prompt starts with FAILS."""
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute one step, or raise."""
         if any(start.token_ids[0] == FAILS for start in plan.starts):
             self.crash(plan)
             raise RuntimeError("planted")
