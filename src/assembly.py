@@ -168,7 +168,6 @@ def _load_model(
     tokenizer: HFTokenizer,
     progress: Progress,
 ) -> ModelExecutor:
-    """Load an opened model into this process."""
     from .backends.execution.in_process import ModelExecutor
 
     return ModelExecutor.from_checkpoint(

@@ -21,9 +21,9 @@ from . import live, operations
 from .anthropic.messages import count_tokens, create_message
 from .http.answer_headers import AddHeaders
 from .http.docs_page import route as docs_page
-from .http.errors import ERROR_SHAPES, APIError, handle_error
+from .http.errors import ABSENT_PATHS, ERROR_SHAPES, APIError, handle_error
 from .http.host_check import CheckHost
-from .http.keys.auth import RequireKey
+from .http.keys.auth import ADMIN_PATHS, RequireKey
 from .http.keys.ring import KeyRing
 from .http.request_id import TrackRequests
 from .http.root_path import StripRootPath
@@ -117,10 +117,17 @@ def create_app(
         lifespan=lambda _: _lifespan(app, engine, settings, guards),  # it may get another app
     )
     setattr(app.state, ERROR_SHAPES, routes.error_shapes)
+    setattr(app.state, ABSENT_PATHS, _absent_paths(settings, keys))
     app.router.redirect_slashes = False  # a redirect's address would come from the Host header
     if engine.is_started:
         _open(app, engine, settings, guards)
     return app
+
+
+def _absent_paths(settings: ServerSettings, keys: KeyRing) -> dict[str, str]:
+    admin = {} if keys.has_admin else dict.fromkeys(ADMIN_PATHS, "the server has no --admin-key")
+    pages = {} if settings.ui else dict.fromkeys(("/docs", "/live"), "the server runs with --no-ui")
+    return admin | pages
 
 
 def plugin_routes(config: EngineConfig) -> PluginRoutes:

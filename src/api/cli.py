@@ -37,7 +37,6 @@ COMMANDS = (
 
 
 def make_parser() -> CommandParser:
-    """The parser of all commands."""
     parser = CommandParser(
         prog="tokenmill",
         description="An LLM inference engine in Python. Plugins can replace every policy.",

@@ -68,7 +68,6 @@ class Server:
         return b"".join([part async for part in self._exchange("POST", path, b"", headers)])
 
     async def close(self) -> None:
-        """Close all connections."""
         for connection in self._idle:
             connection.writer.close()
         self._idle.clear()

@@ -78,7 +78,6 @@ async def measure(order: Order) -> Start:
 
 
 def main() -> int:
-    """Measure one start."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     try:
         start = asyncio.run(measure(order))

@@ -34,8 +34,6 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One request to send."""
-
     text: str
     num_tokens: int
     """Number of tokens of `text`, as far as it is known."""

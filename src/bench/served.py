@@ -81,7 +81,6 @@ class ServedCommand:
 
     @property
     def url(self) -> str:
-        """The server's address."""
         host, port = self._address
         return f"http://{host}:{port}"
 

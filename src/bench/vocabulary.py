@@ -18,18 +18,16 @@ _SAMPLE = (
 
 
 class Words:
-    """Plain words, for servers without a tokenizer. A word counts as one token."""
+    """A Vocabulary of plain words, for servers without a tokenizer. A word counts as one token."""
 
     def __init__(self) -> None:
         self._words = sorted(set(_SAMPLE.replace(".", "").replace(",", "").lower().split()))
         self.token_ids: Sequence[int] = range(len(self._words))
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """See Vocabulary."""
         return "".join(f" {self._words[index]}" for index in token_ids)
 
     def count(self, text: str) -> int:
-        """See Vocabulary."""
         return len(text.split())
 
 

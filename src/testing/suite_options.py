@@ -22,7 +22,6 @@ _CALLERS = ("_pytest.", "pluggy.", TimeLimit.__module__, "tokenmill.testing.pyte
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of a run of the suites."""
     group = parser.getgroup("tokenmill", "tokenmill's conformance suites")
     group.addoption("--plugin", metavar="NAME", help="the installed plugin to check")
     group.addoption(

@@ -56,7 +56,6 @@ class Planner:
         return self._known[key]
 
     def with_limits(self, limits: Limits) -> Planner:
-        """Another planner, with these limits."""
         return Planner(self.traffic, self.base, self.times, limits)
 
     def _search(self, settings: Settings) -> Capacity:

@@ -31,7 +31,6 @@ class Limits:
         return ", ".join(f"{name} {value:g} ms" for name, value in self.given().items()) or "none"
 
     def given(self) -> Mapping[str, float]:
-        """The limits that are set, by name."""
         values = {name: getattr(self, name) for name in NAMES}
         return {name: value for name, value in values.items() if not math.isinf(value)}
 

@@ -33,8 +33,6 @@ START_SECONDS = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One measurement of one candidate."""
-
     candidate: str
     load: str
     """A digest of its settings and of the load: only equal ones can be compared."""

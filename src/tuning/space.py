@@ -31,7 +31,6 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Number of combinations."""
         return math.prod(map(len, self.values.values()))
 
     def combinations(self) -> Iterator[tuple[int, ...]]:

@@ -46,7 +46,8 @@ def test_an_unexpected_exception_shows_no_details() -> None:
 
 
 def test_an_unknown_path_is_404_and_a_wrong_method_is_405(http: httpx.Client) -> None:
-    assert "/v1/nothing" in check_error(http.get("/v1/nothing"), 404)["message"]
+    message = check_error(http.get("/v1/nothing"), 404)["message"]
+    assert message == "there is no GET /v1/nothing here; GET / lists all paths"
     response = http.get(CHAT)
     assert "GET" in check_error(response, 405)["message"]
     assert response.headers["allow"] == "POST"

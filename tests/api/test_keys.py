@@ -210,7 +210,9 @@ def test_without_an_admin_key_there_are_no_admin_routes(settings: dict[str, Any]
     with serve_engine(toy_engine(), **settings) as served, served.client() as http:
         for route in ADMIN_ROUTES:
             headers = {"Authorization": "Bearer sk-free"}
-            assert call(http, route, headers).status_code == 404
+            answer = call(http, route, headers)
+            assert answer.status_code == 404
+            assert answer.json()["error"]["message"].endswith("here; the server has no --admin-key")
 
 
 def test_an_admin_key_alone_leaves_the_other_routes_open() -> None:

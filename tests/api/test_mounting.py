@@ -90,6 +90,8 @@ def test_keys_guard_a_mounted_app_as_they_guard_a_server() -> None:
             document = (await http.get("/llm/openapi.json", headers=KEY)).json()
             assert document["servers"] == [{"url": "/llm"}]
             assert (await http.get("/health")).status_code == 404
+            missing = (await http.get("/llm/nothing", headers=KEY)).json()["error"]["message"]
+            assert missing == "there is no GET /llm/nothing here; GET /llm/ lists all paths"
 
     asyncio.run(asyncio.wait_for(main(), 60))
 

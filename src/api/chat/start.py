@@ -120,7 +120,6 @@ class Chat:
     head: AnswerHead
 
     def new_call_id(self) -> str:
-        """An id for a call of the answer."""
         return new_call_id(self.context.parsers)
 
     def whole(self, outputs: Outputs, counts: TokenCounts) -> tuple[Piece, Finished]:

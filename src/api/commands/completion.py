@@ -13,7 +13,6 @@ from .flags.parser import CommandParser, HelpAction
 
 
 def add_parser(subparsers: Any, make_parser: Callable[[], CommandParser]) -> None:
-    """Register the command. `make_parser`: makes the parser of all commands."""
     parser = subparsers.add_parser(
         "completion",
         help="print a script that completes commands and flags in a shell",

@@ -16,7 +16,6 @@ _STATE_WIDTH, _NAME_WIDTH = len("warning"), len("temporary files")
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command."""
     parser = subparsers.add_parser(
         "doctor",
         help="examine this machine: what is there, what it costs, what to do",

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core.config import EngineConfig
 from .flags.engine import add_engine_flags, engine_config
+from .flags.groups import add_numbers
 from .printing import print_json
 from .progress import ProgressDisplay
 
@@ -53,24 +54,17 @@ def add_parser(subparsers: Any) -> None:
     make.add_argument(
         "output", metavar="PATH", type=Path, help="directory to write to; must be new or empty"
     )
-    make.add_argument(
-        "--layers",
-        type=int,
-        metavar="N",
-        help="number of layers of the model to keep; 0: train a head instead (default: 0)",
-    )
-    make.add_argument(
-        "--draft-vocab-size",
-        type=int,
-        metavar="N",
-        help="draft only the N most common tokens; 0: all (default: 8192)",
-    )
-    make.add_argument(
-        "--tokens", type=int, metavar="N", help="tokens of answers to train on (default: 120000)"
-    )
-    make.add_argument("--steps", type=int, metavar="N", help="training steps (default: 800)")
-    make.add_argument(
-        "--seed", type=int, metavar="N", help="seed of all random numbers (default: 0)"
+    add_numbers(
+        make,
+        (
+            "--layers",
+            int,
+            "number of layers of the model to keep; 0: train a head instead (default: 0)",
+        ),
+        ("--draft-vocab-size", int, "draft only the N most common tokens; 0: all (default: 8192)"),
+        ("--tokens", int, "tokens of answers to train on (default: 120000)"),
+        ("--steps", int, "training steps (default: 800)"),
+        ("--seed", int, "seed of all random numbers (default: 0)"),
     )
     make.add_argument(
         "--prompts",

@@ -24,7 +24,6 @@ from .progress import ProgressDisplay
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command."""
     parser = subparsers.add_parser(
         "generate",
         help="continue a prompt, without a server",

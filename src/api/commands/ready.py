@@ -40,7 +40,6 @@ class Ready:
 
     @property
     def fields(self) -> dict[str, object]:
-        """The fields of the event `listening`."""
         found = asdict(self)
         del found["has_chat_template"], found["needs_key"]
         return found

@@ -41,7 +41,6 @@ _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key"
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command."""
     parser = subparsers.add_parser(
         "serve",
         help="serve a model through an OpenAI-compatible HTTP API",

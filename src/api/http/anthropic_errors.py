@@ -31,7 +31,6 @@ class AnthropicErrorBody(msgspec.Struct, kw_only=True):
 
 
 def anthropic_error_body(status: int, message: str, request_id: str) -> bytes:
-    """The error as JSON."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     detail = AnthropicErrorDetail(type=kind, message=message)
     return msgspec.json.encode(AnthropicErrorBody(error=detail, request_id=request_id))

@@ -94,6 +94,8 @@ def _own(path: str, names: Mapping[str, str]) -> str:
 ErrorShape = Callable[[APIError], bytes]
 ERROR_SHAPES = "error_shapes"
 """An attribute of the app's state: the error shapes of plugins' paths, by path or folder."""
+ABSENT_PATHS = "absent_paths"
+"""The same for paths that this server lacks because of its settings: why, by their beginnings."""
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
@@ -156,7 +158,6 @@ def error_detail(error: APIError) -> ErrorDetail:
 
 
 def error_body(error: APIError) -> bytes:
-    """The error as JSON."""
     return msgspec.json.encode(ErrorBody(error_detail(error)))
 
 
@@ -188,12 +189,19 @@ def _body_for(scope: Scope, error: APIError) -> bytes:
     return error_body(error)
 
 
+def _why_missing(request: Request) -> str:
+    path, absent = get_route_path(request.scope), getattr(request.app.state, ABSENT_PATHS, {})
+    folder = request.scope.get("root_path", "")  # of the app that mounts this one
+    hints = (why for place, why in absent.items() if path.startswith(place))
+    hint = next(hints, f"GET {folder}/ lists all paths")
+    return f"there is no {request.method} {request.scope['path']} here; {hint}"
+
+
 async def handle_error(request: Request, error: Exception) -> Response:
     """Starlette's exception handler for all errors. It would call a plain function in a thread."""
     found = as_api_error(error)
     if found.status == 404 and isinstance(error, HTTPException):
-        place = f"{request.method} {request.scope['path']}"
-        found = APIError(404, f"there is no {place} here; GET / lists all paths")
+        found = APIError(404, _why_missing(request))
     if found.status == 405:
         text = f"{request.scope['path']} does not accept {request.method}"
         found = APIError(405, text, headers=found.headers)

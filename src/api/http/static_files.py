@@ -28,11 +28,9 @@ class PageFiles:
         self._files = StaticFiles(directory=Path(module).parent / "static")
 
     async def page(self, request: Request) -> Response:
-        """The page itself."""
         return await self._get("page.html", request)
 
     async def file(self, request: Request) -> Response:
-        """A script or style of the page."""
         return await self._get(request.path_params["path"], request)
 
     async def _get(self, path: str, request: Request) -> Response:

@@ -51,12 +51,10 @@ class TokenTally:
         self._latest: dict[int, RequestOutput] = {}
 
     def count(self, prompt: int, output: RequestOutput, found: CompletionOutput) -> None:
-        """Count the new tokens of one completion."""
         self._latest[prompt] = output
         self._num_tokens += len(found.token_ids)
 
     def counts(self) -> TokenCounts:
-        """The numbers so far."""
         outputs = self._latest.values()
         metrics = [output.metrics for output in outputs if output.metrics is not None]
         return TokenCounts(

@@ -7,17 +7,23 @@ from collections.abc import Sequence
 from starlette.requests import Request
 
 from ...core.errors import InvalidRequestError
-from ...core.requests.request_options import MAX_CLIENT_ID, MAX_USER, RequestOptions
+from ...core.requests.request_options import (
+    MAX_CLIENT_ID,
+    MAX_METADATA_VALUE,
+    MAX_USER,
+    RequestOptions,
+)
 from ..http.errors import APIError
 from ..http.keys.auth import key_holder
 from ..http.request_id import HEADER, name_request, request_id_of
-from ..http.trace_headers import trace_headers
 from .reading.fields import Sender
 
 SESSION_HEADER = "x-session-id"
 """The header that vLLM's router and other gateways use."""
 TIMEOUT_HEADER = "X-Request-Timeout"
 """Seconds, as in the body's `request_timeout`."""
+TRACE_HEADERS = ("traceparent", "tracestate")
+"""W3C's headers that name the trace of a request."""
 
 
 def request_options(
@@ -43,7 +49,7 @@ def request_options(
         request_timeout=_request_timeout(request, body),
         session_id=_session_id(request, body),
         metadata=_metadata(request, body, metadata_headers),
-        trace_headers=trace_headers(request),
+        trace_headers=_trace_headers(request),
     )
 
 
@@ -92,3 +98,9 @@ def _metadata(request: Request, body: Sender, names: Sequence[str]) -> dict[str,
         if values:
             metadata[name] = values[0]
     return metadata
+
+
+def _trace_headers(request: Request) -> dict[str, str]:
+    """The headers that were sent. A longer value than the standard asks for is left out."""
+    found = {name: request.headers.get(name) for name in TRACE_HEADERS}
+    return {name: text for name, text in found.items() if text and len(text) <= MAX_METADATA_VALUE}

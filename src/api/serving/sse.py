@@ -61,7 +61,6 @@ def named_events(error: Callable[[APIError], bytes], keep_alive: bytes) -> Frami
 
 
 def json_response(answer: msgspec.Struct) -> Response:
-    """An answer as a JSON document."""
     return Response(encode(answer), media_type="application/json")
 
 

@@ -38,7 +38,6 @@ class KVLayout(Enum):
     """Block by block, and head by head within a block, so that one head's keys are contiguous."""
 
     def shape(self, sizes: CacheSizes, num_blocks: int) -> tuple[int, ...]:
-        """Return the shape of one layer's cache."""
         length = {
             "2": 2,
             "n": num_blocks,

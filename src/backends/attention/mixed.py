@@ -68,7 +68,6 @@ class MixedAttention:
         return self._backends[0].kv_cache_shape(num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> tuple[Any, ...]:
-        """Return the metadata of each backend."""
         batches, pairs = batch.by_group, zip(self._backends, self._groups, strict=True)
         return tuple(backend.build_metadata(batches[group]) for backend, group in pairs)
 
@@ -82,7 +81,6 @@ class MixedAttention:
         metadata: tuple[Any, ...],
         out_thd: torch.Tensor,
     ) -> None:
-        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
         index = self._index_of_layer[layer]
         self._backends[index].forward(
             layer, q_thd, k_tkd, v_tkd, kv_cache, metadata[index], out_thd
@@ -96,7 +94,6 @@ class MixedAttention:
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks of one layer, (source block, target block), in order."""
         self._backends[0].copy_blocks(source, target, pairs)
 
 

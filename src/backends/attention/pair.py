@@ -110,11 +110,9 @@ class PairedAttention:
         self._prefill, self._decode = prefill, decode
 
     def kv_cache_shape(self, num_blocks: int) -> tuple[int, ...]:
-        """The shape that both share."""
         return self._decode.kv_cache_shape(num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> PairedMetadata:
-        """Compute the data that `forward` needs, once per step."""
         decodes, others = split_decodes(batch)
         return PairedMetadata(
             num_decodes=batch.num_decodes,
@@ -132,7 +130,6 @@ class PairedAttention:
         metadata: PairedMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
         first = metadata.num_decodes
         for backend, own, rows in (
             (self._prefill, metadata.prefill, slice(first, None)),
@@ -151,7 +148,6 @@ class PairedAttention:
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks of one layer, (source block, target block), in order."""
         self._decode.copy_blocks(source, target, pairs)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
@@ -166,7 +162,6 @@ class PairedAttention:
         return PairedMetadata(num_decodes=num_seqs, prefill=None, decode=decode)
 
     def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
-        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed."""
         assert is_graphable(self._decode)
         self._decode.prepare_replay(batch, num_seqs)
 

@@ -141,7 +141,6 @@ def option_names(provider: Provider) -> list[str]:
 
 
 def options_of(provider: Provider, options: Mapping[str, object]) -> dict[str, object]:
-    """Return the options that a backend takes."""
     known = option_names(provider)
     return {key: value for key, value in options.items() if _field(key) in known}
 

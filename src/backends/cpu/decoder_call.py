@@ -89,7 +89,6 @@ class DecoderCall:
         )
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
-        """See StepModel."""
         config, hidden_te = self._config, self._begin(batch)
         # Allocated by numpy, not torch: a torch operation before the call would let the event loop
         # take the GIL and deliver a whole step first.
@@ -100,7 +99,6 @@ class DecoderCall:
         return logits_rv if cap is None else logits_rv.div_(cap).tanh_().mul_(cap)
 
     def forward(self, batch: InputBatch) -> torch.Tensor:
-        """See StageModel."""
         hidden_te = self._begin(batch)
         assert hidden_te is not None and self._neighbours is not None, "it is a stage"
         self._compute(batch, hidden_te, None)

@@ -62,7 +62,6 @@ class DraftHeadCall:
     def step(
         self, state_re: torch.Tensor, token_ids_r: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See HeadModel."""
         assert state_re.is_contiguous() and state_re.dtype is torch.bfloat16
         assert token_ids_r.is_contiguous() and token_ids_r.dtype is torch.int64
         num_rows, size = state_re.shape

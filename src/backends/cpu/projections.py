@@ -86,7 +86,6 @@ class CPULinear:
 
     @classmethod
     def reasons_against(cls, spec: LinearSpec) -> list[str]:
-        """See LinearBackend."""
         if spec.device.type != "cpu":
             return [f"its kernels run on CPUs, not on {spec.device.type}"]
         if not _has_kernels(spec):
@@ -128,7 +127,6 @@ class CPULinear:
         return packed_bytes(kept, num_rows, num_inputs)
 
     def linear(self, segments: Sequence[Weights], bias: torch.Tensor | None) -> Projection:
-        """See LinearBackend."""
         relaid = [self._relaid(one) for one in segments]
         packed = [self._pack(_stacked(alike)) for alike in _by_format(relaid)]
         return self._make(join(packed), bias, self._dtype)
@@ -136,7 +134,6 @@ class CPULinear:
     def gate_up(
         self, gate: Weights, up: Weights, bias: torch.Tensor | None, activation: str
     ) -> Projection:
-        """See LinearBackend."""
         gate, up = self._relaid(gate), self._relaid(up)
         native = _ACTIVATIONS.get(activation)
         if native is None or _format_of(gate) != _format_of(up):

@@ -78,7 +78,6 @@ class NativeSampling:
         return LogitsReading(best_r=best_r, is_finite_r=is_finite_r)
 
     def mask(self, logits_rv: torch.Tensor, masks: RowMasks) -> None:
-        """See SamplingOps."""
         assert logits_rv.is_contiguous() and logits_rv.dtype is torch.float32
         size, num_words = logits_rv.shape[1], masks.masks_gw.shape[1]
         assert num_words == -(-size // 32) and masks.masks_gw.flags.c_contiguous
@@ -92,7 +91,6 @@ class NativeSampling:
         self._mask(ctypes.byref(call), len(masks.rows_g))
 
     def draw(self, rows: RowsToDraw) -> None:
-        """See SamplingOps."""
         described = self._describe(rows)
         if len(described.drawn):
             call = DrawCallStruct(
@@ -105,7 +103,6 @@ class NativeSampling:
     def draw_drafts(
         self, rows: RowsToDraw, places_d: torch.Tensor | None, vocab_size: int
     ) -> dict[int, torch.Tensor]:
-        """See SamplingOps."""
         described, size = self._describe(rows), rows.logits_rv.shape[1]
         if places_d is None:
             assert size == vocab_size, "without places, each token has a logit"

@@ -93,7 +93,6 @@ class CudaPagedAttention:
 
     @classmethod
     def on_this_machine(cls) -> list[str]:
-        """Return what the backend lacks on this machine for any model, one line each."""
         return [*reasons_of_machine()[1], *_reasons_of_nvcc()]
 
     def __init__(self, spec: AttentionSpec) -> None:
@@ -143,7 +142,6 @@ class CudaPagedAttention:
         metadata: CudaPagedMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
         q_thd, k_tkd, v_tkd = (_with_aligned_tokens(x) for x in (q_thd, k_tkd, v_tkd))
         self._calls.write(k_tkd, v_tkd, metadata.slot_mapping_t, kv_cache)
         if metadata.decodes is not None:
@@ -154,11 +152,9 @@ class CudaPagedAttention:
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks of one layer, (source block, target block), in order."""
         KVLayout.HEADS.copy_blocks(source, target, pairs)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Allocate the memory that captured graphs read."""
         places = max(n * self._splits_to_capture(n) for n in range(1, max_num_seqs + 1))
         self._graph_inputs = _GraphInputs(
             padded=PaddedInputs.allocate(self._spec, max_num_seqs, max_model_len),
@@ -169,10 +165,6 @@ class CudaPagedAttention:
         )
 
     def prepare_capture(self, num_seqs: int) -> CudaPagedMetadata:
-        """Return metadata for capturing a step of `num_seqs` decodes.
-
-        It points into the memory that `prepare_replay` fills. Until then all sequences are padding.
-        """
         inputs = self._graph_inputs
         assert inputs is not None, "begin_capture was not called"
         inputs.padded.clear()

@@ -68,7 +68,6 @@ class PagedAttentionCalls:
         cache: torch.Tensor,
         out_thd: torch.Tensor,
     ) -> None:
-        """Attend sequences with any number of queries."""
         s = sequences
         self._operators.attend_prompts(
             *(q_thd, cache, s.block_tables_bm, s.query_start_loc, s.seq_lens, out_thd),

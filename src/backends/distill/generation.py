@@ -44,8 +44,6 @@ class Answer:
 
 @dataclass(slots=True, kw_only=True)
 class _Running:
-    """A request in progress."""
-
     engine_id: str
     slot: int
     prompt_ids: tuple[int, ...]

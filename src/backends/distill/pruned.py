@@ -82,7 +82,6 @@ class PrunedCheckpoint:
         return tuple(self._sources)
 
     def stored(self, name: str) -> StoredTensor:
-        """See Checkpoint."""
         tensor = self.tensor(name)
         return StoredTensor(tuple(tensor.shape), tensor.dtype, tensor.nbytes)
 
@@ -102,7 +101,6 @@ class PrunedCheckpoint:
         return self.tensor(name)
 
     def release(self) -> None:
-        """See Checkpoint."""
         self._target.release()
 
 

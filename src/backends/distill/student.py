@@ -79,7 +79,6 @@ class Student:
 
 
 def layer_tensors(layer: DecoderLayer) -> Iterator[torch.Tensor]:
-    """All weights of a layer."""
     yield layer.input_norm.weight
     yield layer.post_attention_norm.weight
     if layer.qk_norm is not None:
@@ -102,7 +101,6 @@ def linear_of(projection: Projection) -> Linear:
 
 
 def table_of(decoder: Decoder) -> torch.Tensor:
-    """The embedding of a decoder that torch computes."""
     assert isinstance(decoder.embedding, EmbeddingTable), "a student is computed by torch"
     return decoder.embedding.weight_ve
 

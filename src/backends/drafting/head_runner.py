@@ -42,7 +42,6 @@ class TorchHead:
     def step(
         self, state_re: torch.Tensor, token_ids_r: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See HeadModel."""
         state_re = self._head.advance(state_re, self._embedding(token_ids_r))
         return state_re, self._head.logits(state_re)
 
@@ -75,7 +74,6 @@ class DraftHeadRunner:
 
     @torch.inference_mode()
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """See DraftModel."""
         drafts = [Draft()] * len(batch.requests)
         rows = _rows(batch, self._states)
         if not rows:

@@ -30,7 +30,6 @@ class DraftModelElsewhere:
     needs_hidden_states = False
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """Only the last stage drafts."""
         raise AssertionError("only the last stage of a model drafts")
 
 
@@ -91,7 +90,6 @@ class LoadedDraftModel:
         self._runner = None
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """See DraftModel."""
         assert self._runner is not None, "nothing is proposed before the first step"
         return self._runner.propose(batch)
 
@@ -119,9 +117,9 @@ class LoadedDraftHead:
         """Take the target's embedding, states and sampling operations. Blocks are not used."""
         config = self._files.config
         passes = DraftPasses(
+            self._spec.device,
             token_ids_d=self._token_ids_d,
             vocab_size=config.vocab_size,
-            device=self._spec.device,
             sampling=target.sampling,
         )
         model = self._one_call(target.embedding) or TorchHead(self._head, target.embedding)
@@ -146,10 +144,8 @@ class LoadedDraftHead:
         return make_draft_head_call(self._head, embedding)
 
     def stop(self) -> None:
-        """Release the target."""
         self._runner = None
 
     def propose(self, batch: ProposalBatch) -> Sequence[Draft]:
-        """See DraftModel."""
         assert self._runner is not None, "nothing is proposed before the first step"
         return self._runner.propose(batch)

@@ -56,9 +56,9 @@ class DraftRunner:
         self._states = states
         self._progress: dict[str, DraftProgress] = {}
         self._passes = DraftPasses(
+            cache.device,
             token_ids_d=parts.token_ids_d,
             vocab_size=parts.vocab_size,
-            device=cache.device,
             sampling=parts.model.sampling,
         )
         self._validity = DraftValidity(cache.num_blocks, parts.num_host_blocks, cache.block_size)
@@ -189,7 +189,6 @@ class DraftValidity:
         self._host = np.zeros(num_host_blocks, dtype=np.int32)
 
     def copy(self, copies: BlockCopies) -> None:
-        """Apply copies of blocks, in order."""
         is_out = copies.direction is CopyDirection.OUT
         source, target = (self._device, self._host) if is_out else (self._host, self._device)
         for source_block, target_block in copies.pairs:

@@ -6,13 +6,11 @@ Shape suffixes: r rows, d logits of the draft model, v the target's vocabulary, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from ...core.contract.providers.speculation import Draft
-from ..sampling.ops import SamplingOps
 from ..state.draft_probs import DraftProbs
 from ..state.request_state import RequestState
 from .drawing import DraftDrawing, Drawn
@@ -32,24 +30,9 @@ class DraftRow(Protocol):
 class DraftPasses:
     """Runs the passes for one draft model."""
 
-    def __init__(
-        self,
-        *,
-        token_ids_d: torch.Tensor | None,
-        vocab_size: int,
-        device: torch.device,
-        sampling: SamplingOps,
-    ) -> None:
-        """`token_ids_d` is the target's token id of each logit; None if logits are in the order of
-        all ids."""
-        self._device = device
-        self._make_drawing = partial(
-            DraftDrawing,
-            token_ids_d=token_ids_d,
-            vocab_size=vocab_size,
-            device=device,
-            sampling=sampling,
-        )
+    def __init__(self, device: torch.device, **options: Any) -> None:
+        """`options`: those of DraftDrawing."""
+        self._device, self._options = device, options
         self._drawing: DraftDrawing | None = None
 
     def draft(
@@ -79,7 +62,7 @@ class DraftPasses:
         """The DraftDrawing of these rows; usually that of the last pass or step is reused."""
         states = [row.state for row in rows]
         if self._drawing is None or not self._drawing.holds(states):
-            self._drawing = self._make_drawing(states)
+            self._drawing = DraftDrawing(states, device=self._device, **self._options)
         return self._drawing
 
 

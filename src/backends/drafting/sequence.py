@@ -82,7 +82,6 @@ class DraftSequence:
         return self.state.token_ids[grant.start : end] or (0,) * grant.num_tokens
 
     def known_grant(self) -> Grant:
-        """The grant of the first pass."""
         return self._grant(self.progress.num_computed, self.num_tokens)
 
     def draft_grant(self, index: int) -> Grant:

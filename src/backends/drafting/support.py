@@ -65,7 +65,7 @@ class DraftSupport:
         self._config = config
         self._backends = backends
         self._progress = progress
-        self._num_speculative_tokens = num_speculative_tokens
+        self.num_speculative_tokens = num_speculative_tokens
         self.shares_blocks = False
         """Whether the draft model's KV is in the blocks of the target's, final after `prepare`."""
         self._loaded: LoadedDraftModel | LoadedDraftHead | None = None
@@ -79,14 +79,8 @@ class DraftSupport:
         """Width of the target's hidden states."""
         return self._target.config.hidden_size
 
-    @property
-    def num_speculative_tokens(self) -> int:
-        """Maximum length of a draft."""
-        return self._num_speculative_tokens
-
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The target's."""
         chosen = self._config.tokenizer
         return load_tokenizer(self._locate(chosen, False) if chosen else self._target.path)
 
@@ -122,7 +116,7 @@ class DraftSupport:
         if self._loaded is None:
             return 0
         float_bytes, num_copies = 4, 3
-        num_rows = max_num_seqs * self._num_speculative_tokens
+        num_rows = max_num_seqs * self.num_speculative_tokens
         return num_copies * num_rows * self.vocab_size * float_bytes
 
     def start(

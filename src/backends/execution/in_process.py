@@ -165,7 +165,6 @@ class ModelExecutor:
         return cls(info, runner, single_thread, draft_runner, drafts, load)
 
     def launch(self, plan: StepPlan) -> Computation:
-        """The step's computation, in this process."""
         return Computation(self.run, plan)
 
     def health(self) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import msgspec
 
 from ...core.errors import InvalidRequestError, OverloadedError
 from ...core.last_used import LastUsed
 from ...core.requests.grammar import Grammar
-from .base import GrammarError
+from ...core.shared_work import SharedWork
+from .base import CompiledGrammar, GrammarError
 from .grammars import MAX_COMPILED, Grammars
 from .trying import Trial
 from .worker import Verdict, WorkerStart
@@ -31,49 +27,6 @@ MAX_VERDICTS = 512
 """Number of verdicts that are kept: twice that of compiled grammars, because they are small."""
 MAX_VERDICT_CHARACTERS = 1 << 20
 """Characters of their texts together. A schema may have 128 Ki characters of keywords to ignore."""
-
-
-Result = TypeVar("Result")
-
-
-@dataclass(slots=True)
-class _Shared(Generic[Result]):
-    """Work on one grammar, for all requests that have it."""
-
-    future: Future[Result]
-    num_callers: int = 0
-
-
-class _Queue(Generic[Result]):
-    """A thread that works on one grammar after the other. Requests with the same grammar share the
-    work."""
-
-    def __init__(self, name: str, work: Callable[[Grammar], Result], max_waiting: int) -> None:
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"tokenmill-grammars-{name}")
-        self._work = work
-        self._max_waiting = max_waiting
-        self._open: dict[Grammar, _Shared[Result]] = {}
-
-    async def run(self, grammar: Grammar) -> Result:
-        """Wait for the work. Raises OverloadedError if too many other grammars wait."""
-        shared = self._open.get(grammar)
-        if shared is None:
-            most = self._max_waiting
-            if len(self._open) >= most:
-                raise OverloadedError(f"{most} grammars wait to be checked; try again later")
-            shared = self._open[grammar] = _Shared(self.thread.submit(self._work, grammar))
-        shared.num_callers += 1
-        try:
-            # A caller that is cancelled must not cancel the work of the others.
-            return await asyncio.shield(asyncio.wrap_future(shared.future))
-        finally:
-            shared.num_callers -= 1
-            if not shared.num_callers:
-                del self._open[grammar]
-                shared.future.cancel()
-
-    def close(self) -> None:
-        self.thread.shutdown(wait=False, cancel_futures=True)
 
 
 class _Verdicts:
@@ -99,12 +52,24 @@ class Lane:
         self, start: WorkerStart, grammars: Grammars, verdicts: _Verdicts, *, max_waiting: int
     ) -> None:
         self.trial = Trial(start)
-        self.trying = _Queue("trying", self._judge, max_waiting)
-        self.compiling = _Queue("compiling", grammars.compile, max_waiting)
-        self._verdicts = verdicts
+        too_many = f"{max_waiting} grammars wait to be checked; try again later"
+        self.trying = SharedWork[Grammar, Verdict | None](
+            "grammars-trying", max_count=max_waiting, too_many=too_many
+        )
+        self.compiling = SharedWork[Grammar, CompiledGrammar](
+            "grammars-compiling", max_count=max_waiting, too_many=too_many
+        )
+        self._grammars, self._verdicts = grammars, verdicts
+
+    async def try_out(self, grammar: Grammar) -> Verdict | None:
+        """The verdict of the worker; None if it ended and says nothing about the grammar."""
+        return await self.trying.run(grammar, lambda: self._judge(grammar))
+
+    async def compile(self, grammar: Grammar) -> None:
+        """Compile a good grammar, so that no step has to wait for it. Raises GrammarError."""
+        await self.compiling.run(grammar, lambda: self._grammars.compile(grammar))
 
     def _judge(self, grammar: Grammar) -> Verdict | None:
-        """Try a grammar, and keep the verdict. None if the worker's end says nothing about it."""
         if (known := self._verdicts.get(grammar)) is not None:  # a caller that has left asked
             return known
         verdict = self.trial.judge(grammar)
@@ -142,20 +107,19 @@ class GrammarChecker:
         Raises InvalidRequestError for one that cannot be used, OverloadedError if too many wait.
         """
         lane = self.small if grammar.num_characters <= SMALL else self.large
-        verdict = self._verdicts.get(grammar) or await lane.trying.run(grammar)
+        verdict = self._verdicts.get(grammar) or await lane.try_out(grammar)
         if verdict is None:
             raise OverloadedError("the grammar could not be checked; try again later")
         if verdict.error is not None:
             raise _refusal(verdict.error)
-        if grammar not in self._grammars:  # compiled now, so that no step has to wait for it
+        if grammar not in self._grammars:
             try:
-                await lane.compiling.run(grammar)
+                await lane.compile(grammar)
             except GrammarError as error:
                 raise _refusal(str(error)) from error
         return verdict.ignored
 
     def close(self) -> None:
-        """End the workers."""
         self.small.close()
         self.large.close()
 

@@ -30,7 +30,6 @@ class FailedMatcher:
         """See Matcher."""
 
     def count_allowed(self, token_ids: Sequence[int]) -> int:
-        """See Matcher."""
         return 0
 
 
@@ -88,5 +87,4 @@ class Grammars:
 
 
 def allow_all(num_rows: int, num_words: int) -> Masks:
-    """Masks that allow every token."""
     return np.full((num_rows, num_words), -1, np.int32)

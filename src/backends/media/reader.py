@@ -6,17 +6,16 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.util import find_spec
 
 from ...core.contract.providers.media_processing import ProcessedImage
-from ...core.errors import InvalidRequestError, OverloadedError, RequestFailedError
+from ...core.errors import InvalidRequestError, RequestFailedError
 from ...core.interfaces import Tokenizer
 from ...core.last_used import LastUsed
 from ...core.log import get_logger
 from ...core.requests.media import MediaItem
 from ...core.requests.media_prompt import ReadImage
+from ...core.shared_work import SharedWork
 from .messages import ProcessorStart
 from .processing import BUG, MediaProcess
 
@@ -33,15 +32,6 @@ MAX_KEPT = 1 << 14
 BLOCKING_BYTES = 1 << 18
 """Maximum number of bytes that the event loop hashes itself, in 0.5 ms or less."""
 NO_PILLOW = "this server cannot read images: it needs pip install 'tokenmill[vision]'"
-
-
-@dataclass(slots=True)
-class _Shared:
-    """Work on one image, for all requests that have it."""
-
-    future: Future[ReadImage]
-    num_bytes: int
-    num_callers: int = 0
 
 
 class ImageReader:
@@ -66,52 +56,32 @@ class ImageReader:
         self._settings = hashlib.sha256(settings.encode()).digest()
         self._cache_bytes = cache_bytes
         self._known = LastUsed[bytes, ReadImage](max_count=MAX_KEPT, max_size=cache_bytes)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenmill-images")
-        self._open: dict[bytes, _Shared] = {}
+        self._work = SharedWork[bytes, ReadImage](
+            "images",
+            max_count=MAX_WAITING,
+            max_size=MAX_WAITING_BYTES,
+            too_many="too many images wait to be decoded; try again later",
+        )
 
     async def read(self, data: bytes, salt: str = "") -> ReadImage:
-        """See MediaReader."""
         if len(data) > MAX_FILE_BYTES:
             raise InvalidRequestError(f"the image's file has over {MAX_FILE_BYTES >> 20} MiB")
         if len(data) <= BLOCKING_BYTES:
             digest = self._digest(data, salt)
         else:
             digest = await asyncio.to_thread(self._digest, data, salt)
-        return self._known.get(digest) or await self._share(digest, data)
+        if (known := self._known.get(digest)) is not None:
+            return known
+        if find_spec("PIL") is None:
+            raise InvalidRequestError(NO_PILLOW)
+        return await self._work.run(digest, lambda: self._read(digest, data), len(data))
 
     def find(self, digest: bytes) -> ReadImage | None:
-        """See MediaReader."""
         return self._known.get(digest)
 
     def close(self) -> None:
-        """See MediaReader."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._work.close()
         self._process.close()
-
-    async def _share(self, digest: bytes, data: bytes) -> ReadImage:
-        """Wait for an image, for which other requests may wait already."""
-        shared = self._open.get(digest)
-        if shared is None:
-            self._refuse_too_many(len(data))
-            future = self._thread.submit(self._read, digest, data)
-            shared = self._open[digest] = _Shared(future, len(data))
-        shared.num_callers += 1
-        try:
-            # A caller that is cancelled must not cancel the work of the others.
-            return await asyncio.shield(asyncio.wrap_future(shared.future))
-        finally:
-            shared.num_callers -= 1
-            if not shared.num_callers:
-                del self._open[digest]
-                shared.future.cancel()
-
-    def _refuse_too_many(self, num_bytes: int) -> None:
-        if find_spec("PIL") is None:
-            raise InvalidRequestError(NO_PILLOW)
-        waiting = sum(shared.num_bytes for shared in self._open.values())
-        is_full = waiting and waiting + num_bytes > MAX_WAITING_BYTES
-        if is_full or len(self._open) >= MAX_WAITING:
-            raise OverloadedError("too many images wait to be decoded; try again later")
 
     def _read(self, digest: bytes, data: bytes) -> ReadImage:
         """Decode, process and keep an image, on the thread."""

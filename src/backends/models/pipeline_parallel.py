@@ -43,7 +43,6 @@ class StagedDecoder:
     def forward(
         self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
-        """See Model."""
         config = self.config
         if config.has_embedding:
             hidden_te = self.embed(token_ids_t)
@@ -53,7 +52,6 @@ class StagedDecoder:
         return self.forward_from(hidden_te, positions_t, attend)
 
     def embed(self, token_ids_t: torch.Tensor) -> torch.Tensor:
-        """See TakesRows."""
         return self.decoder.embed(token_ids_t)
 
     def forward_from(
@@ -67,7 +65,6 @@ class StagedDecoder:
         return hidden_te
 
     def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
-        """See Model."""
         return self.decoder.compute_logits(hidden_re)
 
 

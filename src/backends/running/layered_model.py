@@ -24,7 +24,6 @@ class LayeredModel:
         self.sampling: SamplingOps = TorchSampling()
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
-        """See StepModel."""
         return self._logits(self.forward(batch), batch)
 
     def logits_from(
@@ -69,5 +68,4 @@ class LayeredModel:
         return attend
 
     def hidden_states(self) -> torch.Tensor:
-        """See StepModel."""
         return self._hidden_re

@@ -99,12 +99,10 @@ class ModelRunner:
 
     @property
     def embedding(self) -> Embedding:
-        """The model's token embedding."""
         return self._decoder.embedding
 
     @property
     def sampling(self) -> SamplingOps:
-        """The model's sampling operations."""
         return self._model.sampling
 
     def take_media(self, items: Sequence[MediaItem]) -> None:

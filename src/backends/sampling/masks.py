@@ -19,8 +19,6 @@ from ..state.request_state import RequestState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMasks:
-    """The masks of some rows."""
-
     rows_g: npt.NDArray[np.int64]
     masks_gw: Masks
 

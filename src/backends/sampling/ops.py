@@ -61,15 +61,12 @@ class TorchSampling:
     """SamplingOps in torch, on any device. On a GPU it never waits for a result."""
 
     def read_logits(self, logits_rv: torch.Tensor) -> LogitsReading:
-        """See SamplingOps."""
         return read_logits(logits_rv)
 
     def mask(self, logits_rv: torch.Tensor, masks: RowMasks) -> None:
-        """See SamplingOps."""
         apply_masks(logits_rv, masks)
 
     def draw(self, rows: RowsToDraw) -> None:
-        """See SamplingOps."""
         for draws in rows.batch.draws:
             _draw(_probabilities(rows, draws), draws, rows)
         if rows.batch.trials is not None:
@@ -78,7 +75,6 @@ class TorchSampling:
     def draw_drafts(
         self, rows: RowsToDraw, places_d: torch.Tensor | None, vocab_size: int
     ) -> dict[int, torch.Tensor]:
-        """See SamplingOps."""
         found: dict[int, torch.Tensor] = {}
         for draws in rows.batch.draws:
             probs_gd = _probabilities(rows, draws)

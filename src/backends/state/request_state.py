@@ -149,7 +149,6 @@ class RequestState:
             table.shorten(-(-num_tokens // block_size))
 
     def _take_drafts(self, num_tokens: int) -> None:
-        """Keep only the first `num_tokens` drafts."""
         if not num_tokens:
             self.drop_drafts()
         elif num_tokens < len(self.draft_token_ids):

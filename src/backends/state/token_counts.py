@@ -35,7 +35,6 @@ class TokenCounts:
         return self._counts[: len(self._places)]
 
     def add(self, token_id: int) -> None:
-        """Count one generated token."""
         place = self._places.setdefault(token_id, len(self._places))
         if place == len(self._token_ids):
             self._token_ids = np.concatenate((self._token_ids, np.zeros_like(self._token_ids)))

@@ -53,7 +53,6 @@ class WindowDetokenizer:
         self._shown = self._decode()
 
     def add(self, token_ids: Sequence[int]) -> str:
-        """Return the text that these tokens add."""
         visible = self._table.visible(token_ids, skip_special_tokens=self._skip_special_tokens)
         return "".join([self._add_one(token_id) for token_id in visible])
 

@@ -63,7 +63,7 @@ class HFTokenizer:
         self.special_tokens = special_tokens or SpecialTokens()
         self._backend = backend
         self._table = build_token_table(backend, source)
-        self._max_chars_per_token = self._table.max_chars_per_token
+        self.max_chars_per_token = self._table.max_chars_per_token
         variables = self.special_tokens.as_variables()
         if isinstance(chat_template, str):
             chat_template = GivenTemplate(text=chat_template, name=source)
@@ -85,11 +85,6 @@ class HFTokenizer:
     def vocab_size(self) -> int:
         """One more than the highest id."""
         return len(self._table.token_bytes)
-
-    @property
-    def max_chars_per_token(self) -> int:
-        """Maximum number of characters of a token."""
-        return self._max_chars_per_token
 
     @property
     def all_token_bytes(self) -> tuple[bytes, ...]:

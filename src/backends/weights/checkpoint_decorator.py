@@ -38,7 +38,6 @@ class CheckpointDecorator:
 
     @property
     def inner(self) -> Checkpoint:
-        """The checkpoint that is changed."""
         return self._inner
 
     @property

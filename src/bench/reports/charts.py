@@ -53,7 +53,6 @@ def scatter(xs: Sequence[float], ys: Sequence[float], x_label: str, label: str) 
 
 
 def bars(values: Sequence[float], x_label: str, label: str) -> str:
-    """One bar for each value, in their order."""
     x, y = _axes(0.0, float(len(values)), 0.0, max(values))
     drawn = "".join(
         _bar(

@@ -118,7 +118,6 @@ def _cell(value: Any) -> str:
 
 
 def page(title: str, parts: Parts) -> str:
-    """A whole page."""
     sections = "".join(f"<section><h2>{escape(t)}</h2>{html}</section>" for t, html in parts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -60,7 +60,6 @@ class Sweep:
     """A failed run is noted in a file, and the sweep goes on."""
 
     def plan(self) -> Iterator[Measurement]:
-        """All runs, in their order."""
         for server, load in pairs(self.servers, self.loads, self.links):
             parts = [("SERVE-", server.name), (f"{self.method.label}-", load.name)]
             name = "-".join("-".join(part) for part in parts if part[1]) or "default"
@@ -115,8 +114,6 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run."""
-
     server: Parameters
     load: Parameters
     path: Path

@@ -155,7 +155,7 @@ def _build_watchers(
             if watcher is not None:
                 plugins.register(provider, watcher)
         except PluginError as error:
-            plugins.fail(provider.source.plugin, str(error))
+            plugins.fail(provider.source.plugin, error)
             plugins.refuse_failures()
             if any(choice.provider.source == provider.source for choice in choices.values()):
                 raise  # the plugin also fills a slot, so it cannot be left out

@@ -33,7 +33,6 @@ def choose_slot(slot: str, config: EngineConfig, plugins: PluginSet) -> Choice:
 
 
 def chosen_names(choices: Mapping[str, Choice]) -> dict[str, str]:
-    """The name of the chosen provider, by slot."""
     return {slot: choice.name for slot, choice in choices.items()}
 
 

@@ -17,8 +17,6 @@ from .calling.guard import ADMITS, Guard
 
 
 class ProcessorUse(NamedTuple):
-    """The logits processors that a request uses."""
-
     names: tuple[str, ...] = ()
     allows_drafts: bool = True
     """Whether all of them work with draft tokens."""

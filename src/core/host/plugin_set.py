@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from traceback import format_exception
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..contract.plugin_info import PluginInfo, PluginState, Source, normalize
 from ..contract.registry import PluginContext, Provider, Registry, label
 from ..contract.start_calls import START_CALLS
 from ..errors import CONTAINED, PluginError, describe
+from ..log import get_logger
 from ..wording.suggest import did_you_mean, listed
 from ..wording.tracebacks import plugin_frames_first
 from .discovery import (
@@ -24,6 +26,8 @@ from .discovery import (
 from .hook_checks import HOOKS, implemented_hooks, new_manager, register_checked
 from .plugins_file import PluginSettings, settings_of
 from .policy_object import PolicyObject, slot_of
+
+_log = get_logger("plugins")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,9 +95,7 @@ class PluginSet:
                 )
             self._adopt(import_plugin(installed), source)
         except PluginError as error:
-            self.failed[name] = Failure(
-                source=source, message=str(error), traceback=_traceback_of(error.__cause__)
-            )
+            self.failed[name] = _failure(source, error)
 
     def add(self, plugin: object) -> None:
         """Add a module or object of the embedding program. Raises PluginError.
@@ -159,17 +161,19 @@ class PluginSet:
         self.loaded[provider.source.plugin].objects.append(built)
         self.sources[name] = provider.source
 
-    def fail(self, name: str, message: str) -> None:
+    def fail(self, name: str, error: PluginError) -> None:
         """Remove a loaded plugin because one of its providers could not be built."""
         loaded = self.loaded.pop(name)
         for plugin in loaded.objects:
             if self.manager.is_registered(plugin):
                 self.manager.unregister(plugin)
         self.registry.withdraw(loaded.source)
-        self.failed[name] = Failure(source=loaded.source, message=message)
+        self.failed[name] = _failure(loaded.source, error)
 
     def refuse_failures(self) -> None:
-        """Raise PluginError with all failures, unless the settings have strict = false."""
+        """Log all failures. Raise PluginError with them unless the settings have strict = false."""
+        for one in self.failed.values():
+            _log_once(one)
         if self.settings.strict is not False and self.failed:
             raise PluginError("; ".join(one.message for one in self.failed.values()))
 
@@ -285,7 +289,14 @@ def enabled_plugins(config: EngineConfig) -> PluginSet:
     return known[0]
 
 
-def _traceback_of(cause: BaseException | None) -> str:
-    if cause is None:
-        return ""
-    return plugin_frames_first("".join(format_exception(cause))).rstrip("\n")
+def _failure(source: Source, error: PluginError) -> Failure:
+    cause = error.__cause__
+    text = "" if cause is None else plugin_frames_first("".join(format_exception(cause)))
+    return Failure(source=source, message=str(error), traceback=text.rstrip("\n"))
+
+
+@lru_cache(maxsize=64)
+def _log_once(failure: Failure) -> None:
+    """Log a failure. A server and its engine may load the same plugins in the same process."""
+    trace = {"exception": failure.traceback} if failure.traceback else {}
+    _log.error("plugin_not_loaded", **asdict(failure.source), error=failure.message, **trace)

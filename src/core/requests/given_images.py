@@ -29,8 +29,6 @@ _KINDS = ("image_url", "image_pil", "image")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenImage:
-    """An image of a request."""
-
     source: object
     """A URL, the bytes of a file, or an image of Pillow. None: only `uuid` names it."""
     place: str
@@ -39,7 +37,6 @@ class GivenImage:
     """The sender's name for it."""
 
     def refused(self, message: str) -> InvalidRequestError:
-        """The error for this image."""
         return InvalidRequestError(f"{self.place}: {message}", param=self.place)
 
 

@@ -35,7 +35,6 @@ class ReadImage:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of its pixels."""
         return sum(len(item.pixels) for item in self.items)
 
 

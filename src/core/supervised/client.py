@@ -27,11 +27,11 @@ from ..shell.checking import CheckedRequest
 from ..shell.engine_shell import CLOSING_SECONDS, EngineShell, Facts, MakeReader
 from ..shell.home import Life
 from .crash_suspects import CrashSuspects
-from .link import EngineSetup
+from .link import EngineLink, EngineSetup
 from .replicas import Replicas
 from .sending import RequestSender
 from .stream import RemoteStream
-from .supervisor import EngineSupervisor
+from .supervisor import TRACE_SECONDS, EngineSupervisor
 
 IDLE_POLL_SECONDS = 0.02
 LoadTokenizer = Callable[[EngineConfig], Tokenizer]
@@ -164,13 +164,13 @@ class SupervisedEngine:
         await self.replicas.refresh()
 
     async def reset_prefix_cache(self) -> bool:
-        found = await self.replicas.reset_prefix_cache()
-        for index, is_empty in enumerate(found):
+        found = await self.replicas.ask(EngineLink.reset_prefix_cache)
+        for index, is_empty in found:
             if is_empty:
                 self._sender.forget(index)  # a router may remember what the cache had
-        if all(is_empty is None for is_empty in found):
+        if not found:
             raise EngineStoppedError("no engine answers: try again later")
-        return all(found)
+        return len(found) == len(self.replicas) and all(is_empty for _, is_empty in found)
 
     def load(self) -> Load:
         load, life = self.replicas.load(), self.life
@@ -184,13 +184,16 @@ class SupervisedEngine:
         return self.replicas.live_requests()
 
     async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
-        return await self.replicas.explain(request_id, count)
+        asked = await self.replicas.ask(lambda link: link.explain(request_id, count))
+        return tuple(replace(one, engine=index) for index, found in asked for one in found)
 
     async def activity(self, after_step: int) -> tuple[Activity, ...]:
-        return await self.replicas.activity(after_step)
+        asked = await self.replicas.ask(lambda link: link.activity(after_step))
+        return tuple(replace(found, engine=index) for index, found in asked)
 
     async def trace(self, seconds: float) -> tuple[Trace, ...]:
-        return await self.replicas.trace(seconds)
+        asked = await self.replicas.ask(lambda link: link.trace(seconds), TRACE_SECONDS)
+        return tuple(replace(found, engine=index) for index, found in asked)
 
     @property
     def router_guards(self) -> tuple[Guard, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from ..config import EngineConfig
 from ..contract.activity import Activity
@@ -74,6 +74,7 @@ IDLE = Load(
 MAX_LEFT = 256
 """Maximum number of prompts to remember whose readers have left. The engine may compute them."""
 LOST = "the engine failed; it is started again"
+Answer = TypeVar("Answer", bound=Message)
 log = get_logger("engine")
 
 
@@ -334,33 +335,19 @@ class EngineLink(asyncio.Protocol):
                 self._left.append((stream.number, stream.digest))
 
     async def ask(self) -> Report:
-        """Ask the engine for a report."""
-        number = next(self._numbers)
-        answer = await self._call(number, Ask(number))
-        assert isinstance(answer, Report)
-        self.load = answer.load
-        return answer
+        report = await self._ask(Report, Ask)
+        self.load = report.load
+        return report
 
     async def reset_prefix_cache(self) -> bool:
-        """Empty the engine's prefix cache."""
-        number = next(self._numbers)
-        answer = await self._call(number, ResetCache(number))
-        assert isinstance(answer, CacheReset)
-        return answer.is_empty
+        return (await self._ask(CacheReset, ResetCache)).is_empty
 
     async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
         """Ask the engine for the explanations of a request, or of the slowest ones."""
-        number = next(self._numbers)
-        answer = await self._call(number, Explain(number, request_id, count))
-        assert isinstance(answer, Explained)
-        return answer.found
+        return (await self._ask(Explained, Explain, request_id, count)).found
 
     async def activity(self, after_step: int) -> Activity:
-        """Ask the engine what it does."""
-        number = next(self._numbers)
-        answer = await self._call(number, Observe(number, after_step))
-        assert isinstance(answer, Observed)
-        return answer.found
+        return (await self._ask(Observed, Observe, after_step)).found
 
     async def trace(self, seconds: float) -> Trace:
         """Ask the engine for its last steps."""
@@ -371,6 +358,13 @@ class EngineLink(asyncio.Protocol):
         finally:
             del self._pieces[number]
         return join_pieces(pieces)
+
+    async def _ask(self, kind: type[Answer], question: type[Message], *fields: Any) -> Answer:
+        """Send a question, whose first field is its number, and return the answer."""
+        number = next(self._numbers)
+        answer = await self._call(number, question(number, *fields))
+        assert isinstance(answer, kind)
+        return answer
 
     async def _call(self, number: int, message: Message) -> Message:
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from structlog.contextvars import bind_contextvars
 
-from ..contract.activity import Activity, LiveRequest
+from ..contract.activity import LiveRequest
 from ..contract.client import Load
-from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
-from ..contract.trace import Trace
 from ..interfaces import Progress, no_progress
 from .engine_label import join_metrics
 from .link import IDLE, EngineLink
 from .messages import Ready
 from .stream import RemoteStream
-from .supervisor import EngineSupervisor
+from .supervisor import ANSWER_SECONDS, EngineSupervisor
+
+T = TypeVar("T")
 
 
 class Replicas:
@@ -78,12 +79,10 @@ class Replicas:
     # Requests
 
     def serving(self) -> list[tuple[int, EngineLink]]:
-        """The engines that serve, each with its index."""
         links = enumerate(one.ready_link for one in self.supervisors)
         return [(index, link) for index, link in links if link is not None]
 
     def open_requests(self) -> Iterator[tuple[EngineLink, RemoteStream]]:
-        """All open requests, each with the connection to its engine."""
         for _, link in self.serving():
             for stream in tuple(link.open_requests.values()):
                 yield link, stream
@@ -99,13 +98,16 @@ class Replicas:
         """Get new reports from the engines that do not hang."""
         await asyncio.gather(*(one.refresh() for one in self.supervisors))
 
-    async def reset_prefix_cache(self) -> Sequence[bool | None]:
-        """Empty the prefix caches of all engines. Return for each whether it is empty now, None if
-        it did not answer."""
-        return await asyncio.gather(*(one.reset_prefix_cache() for one in self.supervisors))
+    async def ask(
+        self, question: Callable[[EngineLink], Awaitable[T]], limit: float = ANSWER_SECONDS
+    ) -> list[tuple[int, T]]:
+        """The answers of the engines that serve and do not hang, each with its engine's index."""
+        indexes = [index for index, _ in self.serving()]
+        asked = (self.supervisors[index].ask(question, limit) for index in indexes)
+        answers = zip(indexes, await asyncio.gather(*asked), strict=True)
+        return [(index, one) for index, one in answers if one is not None]
 
     def load(self) -> Load:
-        """The load of all engines together."""
         loads = [_load_of(one) for one in self.supervisors]
         return loads[0] if len(loads) == 1 else join_loads(loads)
 
@@ -117,27 +119,6 @@ class Replicas:
             for request in self.supervisors[index].report.requests
         ]
         return tuple(sorted(found, key=lambda request: -request.age))
-
-    async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
-        """The explanations of all engines that serve and do not hang."""
-        indexes = [index for index, _ in self.serving()]
-        asked = (self.supervisors[index].explain(request_id, count) for index in indexes)
-        answers = zip(indexes, await asyncio.gather(*asked), strict=True)
-        return tuple(replace(one, engine=index) for index, found in answers for one in found)
-
-    async def activity(self, after_step: int) -> tuple[Activity, ...]:
-        """The activity of the engines that serve and do not hang."""
-        indexes = [index for index, _ in self.serving()]
-        asked = (self.supervisors[index].activity(after_step) for index in indexes)
-        answers = zip(indexes, await asyncio.gather(*asked), strict=True)
-        return tuple(replace(one, engine=index) for index, one in answers if one is not None)
-
-    async def trace(self, seconds: float) -> tuple[Trace, ...]:
-        """The traces of the engines that serve and do not hang."""
-        indexes = [index for index, _ in self.serving()]
-        asked = (self.supervisors[index].trace(seconds) for index in indexes)
-        answers = zip(indexes, await asyncio.gather(*asked), strict=True)
-        return tuple(replace(one, engine=index) for index, one in answers if one is not None)
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         """The plugins, which are the same in all engines, with their failures in all of them."""

@@ -29,7 +29,6 @@ class Routed:
 
     @cached_property
     def block_hashes(self) -> Sequence[bytes]:
-        """See RoutedRequest."""
         most = MAX_HASHED_BLOCKS * self.block_size if self._is_hashed else 0
         return hash_chain(self._root, self.prompt_token_ids[:most], self.block_size, self._media)
 

@@ -64,7 +64,6 @@ class RemoteStream:
         return hashlib.sha256(array("I", self.prompt_token_ids).tobytes() + images).digest()
 
     def add(self, output: RequestOutput) -> None:
-        """Add an output from the engine."""
         kind = self.request.params.output_kind
         if self._unread is not None and kind is not OutputKind.FINAL:
             output = join(self._unread, output, adds=kind is OutputKind.DELTA)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
-from ..contract.activity import Activity
 from ..contract.client import Load
-from ..contract.explanation import Explanation
 from ..contract.plugin_info import HookStats, PluginInfo, add_stats
-from ..contract.trace import Trace
 from ..errors import EngineStoppedError, TokenmillError, UnavailableError
 from ..interfaces import Progress, no_progress
 from ..log import get_logger
@@ -33,13 +32,14 @@ FIRST_LOOK = 0.3
 REPORT_SECONDS = 5.0
 """Time between two reports. A lost engine takes its counts since the last one with it."""
 ANSWER_SECONDS = 0.5
-"""Time limit of a report. After it the last report is kept, because the engine may hang."""
+"""Time limit of an answer. After a report's the last report is kept: the engine may hang."""
 TRACE_SECONDS = 5.0
 """Time limit of a trace, which may have millions of bytes."""
 START_SECONDS = 60.0
 START_FACTOR = 10.0
 """An engine that starts again has 60 seconds and ten times as long as the first one. Afterwards it
 counts as hanging."""
+T = TypeVar("T")
 log = get_logger("engine")
 
 
@@ -102,49 +102,21 @@ class EngineSupervisor:
             listens = self.link.is_ready and self._loop.seconds < SILENCE_SECONDS
             await self.link.close(patience if listens else 0.0)
 
+    async def ask(
+        self, question: Callable[[EngineLink], Awaitable[T]], limit: float = ANSWER_SECONDS
+    ) -> T | None:
+        """The engine's answer; None if it hangs, or there is no engine."""
+        if (link := self.ready_link) is not None:
+            with suppress(TimeoutError, TokenmillError):
+                async with asyncio.timeout(limit):
+                    return await question(link)
+        return None
+
     async def refresh(self) -> None:
         """Get a new report, unless the engine hangs or there is none."""
-        if (link := self.ready_link) is not None:
-            with suppress(TimeoutError, TokenmillError):
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    self.report = await link.ask()
-
-    async def reset_prefix_cache(self) -> bool | None:
-        """Empty the engine's prefix cache, and return whether it is empty. None: the engine hangs
-        or is not ready."""
-        if (link := self.ready_link) is not None:
-            with suppress(TimeoutError, TokenmillError):
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    return await link.reset_prefix_cache()
-        return None
-
-    async def explain(self, request_id: str | None, count: int) -> tuple[Explanation, ...]:
-        """The explanations of the step log for a request, or for the slowest ones. Empty if the
-        engine hangs, or has no such log."""
-        if (link := self.ready_link) is not None:
-            with suppress(TimeoutError, TokenmillError):
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    return await link.explain(request_id, count)
-        return ()
-
-    async def activity(self, after_step: int) -> Activity | None:
-        """The engine's activity; None if it hangs or there is none."""
-        if (link := self.ready_link) is not None:
-            with suppress(TimeoutError, TokenmillError):
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    return await link.activity(after_step)
-        return None
-
-    async def trace(self, seconds: float) -> Trace | None:
-        """The steps of the last seconds; None if the engine hangs or there is none."""
-        if (link := self.ready_link) is not None:
-            with suppress(TimeoutError, TokenmillError):
-                async with asyncio.timeout(TRACE_SECONDS):
-                    return await link.trace(seconds)
-        return None
+        self.report = await self.ask(EngineLink.ask) or self.report
 
     def render_metrics(self) -> bytes:
-        """The metrics of all engines so far, and of this supervisor."""
         prefix = self._setup.config.metrics_prefix
         own = (
             f"# HELP {prefix}engine_restarts_total Engine processes started after a failure.\n"
@@ -161,7 +133,6 @@ class EngineSupervisor:
 
     @property
     def ready_link(self) -> EngineLink | None:
-        """The connection to the engine, if it serves."""
         return self.link if self.link is not None and self.link.is_ready else None
 
     def hook_stats(self) -> tuple[HookStats, ...]:

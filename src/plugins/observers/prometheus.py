@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...plugin import (
     ConfigError,
@@ -55,6 +55,16 @@ _COUNTERS: Mapping[str, str] = {
     "spec_decode_num_drafts": "Drafts that were verified.",
     "spec_decode_num_draft_tokens": "Draft tokens that were verified.",
     "spec_decode_num_accepted_tokens": "Draft tokens that were accepted.",
+}
+_LABELLED: Mapping[str, str] = {
+    "request_success": "Finished requests by finish reason.",
+    "request_refused": "Requests that were not queued, by what refused them: the full queue, or a "
+    "plugin.",
+    "num_preemptions_by_mode": "Preempted requests by mode.",
+    "prompt_tokens_by_source": "Prompt tokens processed, by where they came from.",
+    "spec_decode_num_accepted_tokens_per_pos": "Drafts whose token at this position was accepted; "
+    "position 0 is the first.",
+    "expert_tokens": "Tokens that the experts of a rank computed, summed over experts and layers.",
 }
 _HOOK_COUNTERS: Mapping[str, str] = {
     "calls": "Calls of a plugin's hook.",
@@ -186,30 +196,18 @@ class PrometheusMetrics:
             counter = CounterMetricFamily(self._prefix + name, help, labels=names)
             counter.add_metric(values, self._counters[name])
             yield counter
-        yield self._labelled_counter(
-            "request_success",
-            "Finished requests by finish reason.",
-            [*names, "finished_reason"],
-            {(*values, reason): count for reason, count in self._reasons.items()},
+        positions = self._accepted_per_position
+        by_label: tuple[tuple[str, str, Mapping[Any, float]], ...] = (
+            ("request_success", "finished_reason", self._reasons),
+            ("request_refused", "refused_by", self._refusals),
+            ("num_preemptions_by_mode", "mode", self._preemptions),
+            ("prompt_tokens_by_source", "source", self._prompt_sources()),
+            ("spec_decode_num_accepted_tokens_per_pos", "position", dict(enumerate(positions))),
+            ("expert_tokens", "rank", self._expert_tokens),
         )
-        yield self._labelled_counter(
-            "request_refused",
-            "Requests that were not queued, by what refused them: the full queue, or a plugin.",
-            [*names, "refused_by"],
-            {(*values, by): count for by, count in self._refusals.items()},
-        )
-        yield self._labelled_counter(
-            "num_preemptions_by_mode",
-            "Preempted requests by mode.",
-            [*names, "mode"],
-            {(*values, mode): count for mode, count in self._preemptions.items()},
-        )
-        yield self._labelled_counter(
-            "prompt_tokens_by_source",
-            "Prompt tokens processed, by where they came from.",
-            [*names, "source"],
-            {(*values, source): count for source, count in self._prompt_sources().items()},
-        )
+        for name, label, counts in by_label:
+            found = {(*values, str(key)): count for key, count in counts.items()}
+            yield self._labelled_counter(name, _LABELLED[name], [*names, label], found)
         yield self._labelled_counter(
             "plugin_failures",
             "Plugin failures by plugin, hook and the action of the engine.",
@@ -217,18 +215,6 @@ class PrometheusMetrics:
             {(*values, *key): count for key, count in self._failures.items()},
         )
         yield from self._hook_counters(names, values)
-        yield self._labelled_counter(
-            "spec_decode_num_accepted_tokens_per_pos",
-            "Drafts whose token at this position was accepted; position 0 is the first.",
-            [*names, "position"],
-            {(*values, str(i)): count for i, count in enumerate(self._accepted_per_position)},
-        )
-        yield self._labelled_counter(
-            "expert_tokens",
-            "Tokens that the experts of a rank computed, summed over experts and layers.",
-            [*names, "rank"],
-            {(*values, str(rank)): count for rank, count in self._expert_tokens.items()},
-        )
         for name, histogram in self._histograms.items():
             family = HistogramMetricFamily(self._prefix + name, histogram.help, labels=names)
             buckets, total = histogram.sample()

@@ -135,7 +135,6 @@ def _check_hooks(plugin: InstalledPlugin) -> None:
 
 
 def _register(plugin: InstalledPlugin) -> Registry:
-    """A registry with the plugin's providers."""
     manager, registry = new_manager(), Registry()
     manager.register(plugin.entry_point.load())
     with registry.accepting(plugin.source):

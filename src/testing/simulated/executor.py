@@ -136,11 +136,9 @@ class SimulatedExecutor:
         self._last_step = 0
 
     def launch(self, plan: StepPlan) -> Computation:
-        """The step's computation, in this process."""
         return Computation(self.run, plan)
 
     def take_media(self, items: Sequence[MediaItem]) -> None:
-        """See TakesMedia."""
         self._encoder.take(items)
 
     def health(self) -> str | None:
@@ -148,7 +146,6 @@ class SimulatedExecutor:
         return None
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute one step."""
         assert plan.step_id > self._last_step, "plans must come in order"
         self._begin(plan)
         if self._asking is not None:

@@ -36,7 +36,6 @@ class SimulatedEncoder:
         self._rows: dict[bytes, list[int]] = {}
 
     def take(self, items: Sequence[MediaItem]) -> None:
-        """See TakesMedia."""
         for item in items:
             self._items.setdefault(item.digest, []).append(item)
 

@@ -94,7 +94,6 @@ class SimulatedPipeline:
         return replace(self._stages[0].info, num_stages=len(self._stages))
 
     def launch(self, plan: StepPlan) -> Journey:
-        """Accept a plan."""
         self._journeys = [one for one in self._journeys if not one.is_taken]
         if len(self._stages) > 1:
             assert len(self._journeys) < len(self._stages), "more plans than stages are in flight"
@@ -107,7 +106,6 @@ class SimulatedPipeline:
         return journey
 
     def take_media(self, items: Sequence[MediaItem]) -> None:
-        """Give the pixels to every stage."""
         for stage in self._stages:
             stage.take_media(items)
 

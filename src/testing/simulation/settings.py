@@ -199,6 +199,5 @@ class Outcome:
     """Items that a grant computed whole, because their tokens see each other."""
 
     def add(self, other: Outcome) -> None:
-        """Add the counts of another outcome."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))

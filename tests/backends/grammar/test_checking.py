@@ -136,7 +136,7 @@ def test_a_known_grammar_does_not_wait_for_a_new_one(
 def limit(checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Let at most `most` small grammars wait."""
     for queue in (checker.small.trying, checker.small.compiling):
-        monkeypatch.setattr(queue, "_max_waiting", most)
+        monkeypatch.setattr(queue, "_max_count", most)
 
 
 def integers(low: int, count: int) -> list[Grammar]:

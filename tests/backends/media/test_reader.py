@@ -116,7 +116,7 @@ def test_a_process_that_was_killed_between_images_is_started_again(reader: Image
 def test_requests_with_the_same_image_share_the_work(
     reader: ImageReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "MAX_WAITING", 1)
+    monkeypatch.setattr(reader._work, "_max_count", 1)
     found = read(reader, *[image_of(8, 1)] * 20)
     assert {id(one) for one in found} == {id(found[0])}
 
@@ -164,7 +164,7 @@ def test_the_cache_forgets_the_images_that_were_not_used_for_longest(tmp_path: P
 def test_too_many_images_are_refused_until_there_is_room(
     reader: ImageReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "MAX_WAITING", 4)
+    monkeypatch.setattr(reader._work, "_max_count", 4)
     images = [image_of(12, 1 + i) for i in range(6)]
     found = read(reader, *images)
     assert [type(one) for one in found] == [ReadImage] * 4 + [OverloadedError] * 2
@@ -175,10 +175,10 @@ def test_too_many_bytes_are_refused_but_not_one_large_image(
     reader: ImageReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = [image_of(13, 1 + i) for i in range(3)]
-    monkeypatch.setattr(reader_module, "MAX_WAITING_BYTES", len(images[0]) + len(images[1]))
+    monkeypatch.setattr(reader._work, "_max_size", len(images[0]) + len(images[1]))
     found = read(reader, *images)
     assert [type(one) for one in found] == [ReadImage, ReadImage, OverloadedError]
-    monkeypatch.setattr(reader_module, "MAX_WAITING_BYTES", 1)
+    monkeypatch.setattr(reader._work, "_max_size", 1)
     assert isinstance(read(reader, images[2])[0], ReadImage)
 
 
@@ -192,7 +192,7 @@ def test_a_caller_that_leaves_takes_nothing_from_the_others(reader: ImageReader)
         return await staying
 
     assert isinstance(asyncio.run(run()), ReadImage)
-    assert not reader._open
+    assert not reader._work._open
 
 
 def test_the_work_for_a_caller_that_leaves_early_is_not_done(reader: ImageReader) -> None:
@@ -206,7 +206,7 @@ def test_the_work_for_a_caller_that_leaves_early_is_not_done(reader: ImageReader
         await first
 
     asyncio.run(run())
-    assert not reader._open
+    assert not reader._work._open
     assert reader.find(reader._digest(unwanted, "")) is None
 
 

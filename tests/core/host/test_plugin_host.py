@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -20,6 +21,7 @@ from tokenmill.core.contract.registry import Registry
 from tokenmill.core.errors import ConfigError, PluginError
 from tokenmill.core.host.listing import describe_plugin, discover_plugins
 from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.log import EventFormatter
 
 from ..plugin_packages import Packages
 
@@ -219,6 +221,21 @@ def test_a_broken_plugin_is_left_out_and_shown_when_not_strict(packages: Package
         assert info.traceback.endswith("ZeroDivisionError: division by zero")
     assert refusal(scheduler="acme-broken").startswith("plugin 'acme-broken' (acme-broken 1.0)")
     assert "Left out: plugin 'acme-broken'" in refusal(scheduler="acme")
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_the_log_has_the_traceback_of_a_broken_plugin_once(
+    packages: Packages, caplog: pytest.LogCaptureFixture, strict: bool
+) -> None:
+    packages.install("acme-broken", "1 / 0")
+    packages.write_settings(f"[plugins]\nenable = ['acme-broken']\nstrict = {strict}".lower())
+    for _ in range(2):
+        with contextlib.suppress(PluginError):
+            load()
+    [line] = [r for r in caplog.records if r.msg == "plugin_not_loaded"]
+    text = EventFormatter().format(line)
+    assert "acme-broken" in text.splitlines()[0]
+    assert "acme_broken.py" in text.splitlines()[2] and text.endswith("division by zero")
 
 
 def test_an_enabled_plugin_that_is_not_installed_is_named(packages: Packages) -> None:

@@ -12,7 +12,6 @@ from .sweep import add_sweep_parser
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command and its verbs."""
     parser = subparsers.add_parser(
         "bench",
         help="measure a server under load, and compare two measurements",

@@ -13,7 +13,6 @@ from .saving import add_html_flag, save_text
 
 
 def add_compare_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "compare",
         help="say which of two results is faster",

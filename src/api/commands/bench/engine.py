@@ -18,6 +18,7 @@ from ..flags.engine import (
     engine_config,
     merge_model_argument,
 )
+from ..flags.groups import add_numbers
 from ..progress import ProgressDisplay
 from .refused import LATENCY, THROUGHPUT, add_refused
 from .saving import add_html_flag, save_json, save_text
@@ -29,7 +30,6 @@ Measure = Callable[[argparse.Namespace, "EngineClient", ProgressDisplay], Awaita
 
 
 def add_throughput_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "throughput",
         help="requests and tokens per second of an engine without a server",
@@ -37,9 +37,7 @@ def add_throughput_parser(verbs: Any) -> None:
         examples=("tokenmill bench throughput --num-prompts 64 --input-len 200 --output-len 50",),
     )
     _add_flags(parser, num_prompts=1000, input_len=1024)
-    parser.add_argument(
-        "--num-warmups", type=int, default=0, metavar="N", help="prompts before the measurement"
-    )
+    add_numbers(parser, ("--num-warmups", 0, "prompts before the measurement"))
     for flag, only in (("--dataset-name", "random"), ("--backend", "vllm")):
         parser.add_argument(flag, choices=[only], help=argparse.SUPPRESS)
     parser.add_argument("--async-engine", action="store_true", help=argparse.SUPPRESS)
@@ -48,7 +46,6 @@ def add_throughput_parser(verbs: Any) -> None:
 
 
 def add_latency_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "latency",
         help="seconds of one batch in an engine without a server",
@@ -56,12 +53,12 @@ def add_latency_parser(verbs: Any) -> None:
         examples=("tokenmill bench latency --batch-size 4 --num-iters 10",),
     )
     _add_flags(parser, num_prompts=None, input_len=32)
-    for flag, default, about in (
+    add_numbers(
+        parser,
         ("--batch-size", 8, "requests of the batch"),
         ("--num-iters", 30, "measured batches"),
         ("--num-iters-warmup", 10, "batches before these"),
-    ):
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=about)
+    )
     add_refused(parser, LATENCY)
     _finish(parser, _latency)
 
@@ -69,9 +66,7 @@ def add_latency_parser(verbs: Any) -> None:
 def _add_flags(parser: Any, *, num_prompts: int | None, input_len: int) -> None:
     add_model_argument(parser)
     if num_prompts is not None:
-        parser.add_argument(
-            "--num-prompts", type=int, default=num_prompts, metavar="N", help="requests"
-        )
+        add_numbers(parser, ("--num-prompts", num_prompts, "requests"))
         for name in ("input_len", "output_len"):
             alias = f"--random-{name.replace('_', '-')}"
             # The first default of several options with one destination would count.
@@ -83,12 +78,12 @@ def _add_flags(parser: Any, *, num_prompts: int | None, input_len: int) -> None:
                 default=argparse.SUPPRESS,
                 help=argparse.SUPPRESS,
             )
-    for flag, default, about in (
+    add_numbers(
+        parser,
         ("--input-len", input_len, "tokens of each prompt"),
         ("--output-len", 128, "tokens of each answer"),
         ("--n", 1, "answers to each prompt"),
-    ):
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=about)
+    )
     parser.add_argument("--output-json", type=Path, metavar="PATH", help="write figures to a file")
     add_html_flag(parser)
 

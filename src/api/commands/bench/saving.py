@@ -10,7 +10,6 @@ from ....core.errors import ConfigError
 
 
 def add_html_flag(parser: Any) -> None:
-    """Add --html."""
     parser.add_argument(
         "--html", type=Path, metavar="PATH", help="write a report with charts, as one HTML file"
     )

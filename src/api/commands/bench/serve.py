@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def add_serve_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "serve",
         help="send requests to a server, and report their times",

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ..flags.groups import add_numbers
 from ..flags.keys import ADMIN_VARIABLE
 from .refused import SERVE, SERVE_WITHOUT_EFFECT, add_refused
 from .saving import add_html_flag
@@ -31,7 +32,6 @@ ALIASES = {
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add all flags, in groups."""
     _add_server_flags(parser)
     _add_dataset_flags(parser)
     _add_traffic_flags(parser)
@@ -80,56 +80,41 @@ def _add_dataset_flags(parser: argparse.ArgumentParser) -> None:
         help=f"kind: {', '.join(sorted(DATASETS))}",
     )
     group.add_argument("--dataset-path", type=Path, metavar="PATH", help="file of the dataset")
-    group.add_argument(
-        "--num-prompts", type=int, default=default.num_prompts, metavar="N", help="requests"
-    )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all choices")
-    group.add_argument(
-        "--input-len",
-        type=int,
-        metavar="N",
-        help="tokens of a random prompt, or after its prefix; default: 1024, after prefixes 256",
-    )
-    group.add_argument(
-        "--output-len",
-        type=int,
-        metavar="N",
-        help="tokens of an answer; default: what the dataset says, or 128; -1 in a custom file: "
-        "its output_tokens",
-    )
-    group.add_argument(
-        "--random-range-ratio",
-        type=float,
-        default=0.0,
-        metavar="N",
-        help="random lengths vary by this part",
-    )
-    group.add_argument(
-        "--prefix-len",
-        type=int,
-        metavar="N",
-        help="tokens of a prefix that prompts share; default: 0, or 256 in prefix_repetition",
-    )
-    group.add_argument(
-        "--prefix-repetition-num-prefixes", type=int, default=10, metavar="N", help="prefixes"
+    add_numbers(
+        group,
+        ("--num-prompts", default.num_prompts, "requests"),
+        ("--seed", 0, "seed of all choices"),
+        (
+            *("--input-len", int),
+            "tokens of a random prompt, or after its prefix; default: 1024, after prefixes 256",
+        ),
+        (
+            *("--output-len", int),
+            "tokens of an answer; default: what the dataset says, or 128; -1 in a custom file: "
+            "its output_tokens",
+        ),
+        ("--random-range-ratio", 0.0, "random lengths vary by this part"),
+        (
+            *("--prefix-len", int),
+            "tokens of a prefix that prompts share; default: 0, or 256 in prefix_repetition",
+        ),
+        ("--prefix-repetition-num-prefixes", 10, "prefixes"),
     )
     for name, aliases in ALIASES.items():
         group.add_argument(*aliases, dest=name, type=int, metavar="N", help=argparse.SUPPRESS)
     group.add_argument("--disable-shuffle", action="store_true", help="keep the dataset's order")
     group.add_argument("--no-oversample", action="store_true", help="never repeat a request")
-    group.add_argument(
-        "--timed-trace-sec-multiplier",
-        type=float,
-        default=1.0,
-        metavar="N",
-        help="seconds per unit of the trace's timestamps: 0.001 for milliseconds",
-    )
-    group.add_argument(
-        "--timed-trace-chunk-hash-size",
-        type=int,
-        default=16,
-        metavar="N",
-        help="tokens per hash id of the trace: 512 for Mooncake's",
+    add_numbers(
+        group,
+        (
+            *("--timed-trace-sec-multiplier", 1.0),
+            "seconds per unit of the trace's timestamps: 0.001 for milliseconds",
+        ),
+        (
+            "--timed-trace-chunk-hash-size",
+            16,
+            "tokens per hash id of the trace: 512 for Mooncake's",
+        ),
     )
     for name in TRACE_FIELDS:
         group.add_argument(
@@ -142,40 +127,26 @@ def _add_dataset_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_traffic_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("traffic")
-    group.add_argument(
-        "--request-rate",
-        type=float,
-        default=math.inf,
-        metavar="N",
-        help="requests per second; inf: all at once",
-    )
-    group.add_argument(
-        "--burstiness",
-        type=float,
-        default=1.0,
-        metavar="N",
-        help="1: a Poisson process; less: more bursts; inf: equal intervals",
-    )
-    group.add_argument(
-        "--max-concurrency", type=int, metavar="N", help="maximum number of requests in flight"
+    add_numbers(
+        group,
+        ("--request-rate", math.inf, "requests per second; inf: all at once"),
+        ("--burstiness", 1.0, "1: a Poisson process; less: more bursts; inf: equal intervals"),
+        ("--max-concurrency", int, "maximum number of requests in flight"),
     )
     group.add_argument(
         "--ramp-up-strategy", choices=["linear", "exponential"], help="how the rate changes"
     )
-    group.add_argument(
-        "--ramp-up-start-rps", type=float, metavar="N", help="requests per second at first"
-    )
-    group.add_argument(
-        "--ramp-up-end-rps", type=float, metavar="N", help="requests per second at last"
+    add_numbers(
+        group,
+        ("--ramp-up-start-rps", float, "requests per second at first"),
+        ("--ramp-up-end-rps", float, "requests per second at last"),
     )
     group.add_argument(
         "--self-timed",
         action=argparse.BooleanOptionalAction,
         help="send requests at the times of the trace; default: if it has them",
     )
-    group.add_argument(
-        "--num-warmups", type=int, default=0, metavar="N", help="requests before the measurement"
-    )
+    add_numbers(group, ("--num-warmups", 0, "requests before the measurement"))
 
 
 def _add_body_flags(parser: argparse.ArgumentParser) -> None:

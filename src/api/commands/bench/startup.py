@@ -16,6 +16,7 @@ from ..flags.engine import (
     engine_config,
     merge_model_argument,
 )
+from ..flags.groups import add_numbers
 from ..progress import ProgressDisplay
 from .saving import add_html_flag, save_json, save_text
 
@@ -27,7 +28,6 @@ _TITLES = {"startup": "Startup time", "compilation": "Compilation time"}
 
 
 def add_startup_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "startup",
         help="seconds that an engine takes to start",
@@ -36,12 +36,12 @@ def add_startup_parser(verbs: Any) -> None:
         examples=("tokenmill bench startup --num-iters-cold 1 --num-iters-warm 5",),
     )
     add_model_argument(parser)
-    for flag, default, about in (
+    add_numbers(
+        parser,
         ("--num-iters-cold", 3, "measured starts with empty caches"),
         ("--num-iters-warmup", 1, "starts that fill the caches before the warm ones"),
         ("--num-iters-warm", 3, "measured starts with full caches"),
-    ):
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=about)
+    )
     parser.add_argument("--output-json", type=Path, metavar="PATH", help="write figures to a file")
     add_html_flag(parser)
     add_engine_flags(parser, leave_out=("served_model_name", "chat_template", *SERVING))

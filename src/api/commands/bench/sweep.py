@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....core.errors import ConfigError
+from ..flags.groups import add_numbers
 from ..flags.keys import ADMIN_VARIABLE
 from ..flags.parser import CommandParser
 from .startup import add_startup_parser
@@ -28,7 +29,6 @@ _SETS = "JSON, or a file with it: a list of objects with options, or an object o
 
 
 def add_sweep_parser(verbs: Any) -> None:
-    """Register the verb and its kinds."""
     parser = verbs.add_parser(
         "sweep",
         help="measure with several sets of options",
@@ -81,13 +81,8 @@ def _add_serve_flags(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="use only combinations with equal values: SERVER=BENCH,...",
     )
-    parser.add_argument(
-        "--warmup-num-prompts",
-        type=int,
-        default=0,
-        metavar="N",
-        help="requests of a run before the measured ones; 0: no such run",
-    )
+    warmups = "requests of a run before the measured ones; 0: no such run"
+    add_numbers(parser, ("--warmup-num-prompts", 0, warmups))
     parser.add_argument(
         "--server-ready-timeout",
         type=float,
@@ -122,13 +117,8 @@ def _add_startup_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_flags(parser: argparse.ArgumentParser, *, num_runs: int) -> None:
-    parser.add_argument(
-        "--num-runs",
-        type=int,
-        default=num_runs,
-        metavar="N",
-        help="runs of each combination (default: %(default)s)",
-    )
+    runs = "runs of each combination (default: %(default)s)"
+    add_numbers(parser, ("--num-runs", num_runs, runs))
     parser.add_argument(
         *("-o", "--output-dir"), type=Path, default=Path("results"), metavar="PATH", help="folder"
     )

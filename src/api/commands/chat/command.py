@@ -29,7 +29,6 @@ from .view import make_view, tell
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command."""
     parser = subparsers.add_parser(
         "chat",
         help="talk to a model in the terminal",

@@ -235,7 +235,6 @@ class Statistics:
         self.usage = piece.usage or self.usage
 
     def describe(self) -> str:
-        """One line for people."""
         if self.first_at is None or self.last_at is None:
             return "no token"
         parts = [f"first token after {self.first_at - self.sent_at:.2f} s"]

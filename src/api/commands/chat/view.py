@@ -29,9 +29,7 @@ def make_view(*, renders: bool) -> View:
 class View(Protocol):
     """Shows one answer."""
 
-    def show(self, piece: Piece) -> None:
-        """Show a piece of it."""
-        ...
+    def show(self, piece: Piece) -> None: ...
 
     def end(self, *, is_complete: bool) -> None:
         """Called after the last piece."""

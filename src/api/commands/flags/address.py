@@ -11,7 +11,6 @@ _ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
 def add_address_flags(group: Any) -> None:
-    """Add the flags to a parser or a group of it."""
     group.add_argument(
         "--host",
         type=_host,

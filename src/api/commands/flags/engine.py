@@ -35,7 +35,6 @@ SERVING = (
 
 
 def _in_group(name: str) -> tuple[str, ...]:
-    """The settings of a group."""
     found, group = [], ""
     for field in dataclasses.fields(EngineConfig):
         group = field.metadata.get("group", group)
@@ -70,14 +69,15 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def given_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the engine that flags have set, by field."""
+    names = (field.name for field in dataclasses.fields(EngineConfig))
+    return {name: vars(args)[name] for name in names if vars(args).get(name) is not None}
+
+
 def engine_config(args: argparse.Namespace) -> EngineConfig:
     """The configuration that the given flags set. Raises ConfigError."""
-    given = {
-        field.name: getattr(args, field.name)
-        for field in dataclasses.fields(EngineConfig)
-        if getattr(args, field.name, None) is not None
-    }
-    return EngineConfig.from_options(**given)
+    return EngineConfig.from_options(**given_settings(args))
 
 
 def merge_model_argument(args: argparse.Namespace) -> None:

@@ -52,3 +52,10 @@ def flag_group(parser: Any, name: str) -> Any:
         if group.title == name:
             return group
     return parser.add_argument_group(name, GROUPS[name])
+
+
+def add_numbers(group: Any, *rows: tuple[str, float | type[float], str]) -> None:
+    """Add flags that take a number. A row: name, default or else its type, and help."""
+    for name, given, text in rows:
+        kind, default = (given, None) if isinstance(given, type) else (type(given), given)
+        group.add_argument(name, type=kind, default=default, metavar="N", help=text)

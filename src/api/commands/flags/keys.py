@@ -18,7 +18,6 @@ SECRET_VARIABLE = "TOKENMILL_API_KEY_SECRET"
 
 
 def add_key_flags(group: Any) -> None:
-    """Add the flags to a parser or a group of it."""
     group.add_argument(
         "--api-key",
         action="append",

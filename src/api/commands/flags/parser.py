@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -15,6 +16,9 @@ from .groups import COMMON
 from .help_text import full_help, help_about, names_of_groups, short_help
 
 _NO_VALUE = "a switch takes no value; --no- before its name switches it off"
+_INVALID = re.compile(r"invalid (int|float) value: (.*)")
+_NUMBERS = {"int": "a whole number", "float": "a number"}
+_NONE_GIVEN = re.compile("^argument .*: 'none' is not", re.IGNORECASE)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -51,11 +55,9 @@ class CommandParser(argparse.ArgumentParser):
         return {}
 
     def format_help(self) -> str:
-        """The short help."""
         return short_help(self, self.examples)
 
     def format_full_help(self) -> str:
-        """The help with all flags."""
         return full_help(self, self.examples)
 
     def parse_args(  # type: ignore[override]
@@ -92,6 +94,9 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line, which names the command's help."""
         message = message.replace("ignored explicit argument", f"{_NO_VALUE}, got")
+        message = _INVALID.sub(lambda found: f"{found[2]} is not {_NUMBERS[found[1]]}", message)
+        if _NONE_GIVEN.search(message):
+            message += "; for the default, leave the flag out"
         self.exit(2, f"error: {message}\nSee `{self.prog} --help`.\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -107,7 +112,6 @@ class CommandParser(argparse.ArgumentParser):
         return [one for one in found if option_string.startswith(one[1])]
 
     def _chosen(self, found: argparse.Namespace) -> CommandParser:
-        """The parser of the command, or of its verb, that was given."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 name = getattr(found, action.dest)

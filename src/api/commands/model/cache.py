@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import msgspec
-
-from ..printing import new_table, print_table, size_text
+from ..printing import new_table, print_json, print_table, size_text
 
 
 def add_parser(verbs: Any) -> None:
@@ -37,7 +35,7 @@ def add_parser(verbs: Any) -> None:
     clear = actions.add_parser(
         "clear", help="remove all models", examples=("tokenmill model cache clear",)
     )
-    clear.set_defaults(run=_clear)
+    clear.set_defaults(run=_remove, names=None)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -45,7 +43,7 @@ def _list(args: argparse.Namespace) -> int:
 
     models = list_cached_models()
     if args.json:
-        print(msgspec.json.format(msgspec.json.encode(models)).decode())
+        print_json(models)
     elif models:
         _print(models)
     else:
@@ -66,11 +64,4 @@ def _remove(args: argparse.Namespace) -> int:
     from ....assembly import remove_cached_models
 
     remove_cached_models(args.names)
-    return 0
-
-
-def _clear(args: argparse.Namespace) -> int:
-    from ....assembly import remove_cached_models
-
-    remove_cached_models(None)
     return 0

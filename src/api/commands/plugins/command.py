@@ -13,7 +13,6 @@ from .listing import print_details, print_plugins
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command and its verbs."""
     parser = subparsers.add_parser(
         "plugins",
         help="list, describe and check plugins",

@@ -32,7 +32,6 @@ class _Answer(msgspec.Struct):
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command."""
     parser = subparsers.add_parser(
         "top",
         help="show what a running server does, once per second",

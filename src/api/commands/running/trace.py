@@ -19,7 +19,6 @@ _STDOUT = Path("-")
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command."""
     parser = subparsers.add_parser(
         "trace",
         help="write what a running server does into a file for Perfetto",

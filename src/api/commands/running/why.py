@@ -22,7 +22,6 @@ class _Answer(msgspec.Struct):
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command."""
     parser = subparsers.add_parser(
         "why",
         help="show where the time of a request went",

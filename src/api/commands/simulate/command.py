@@ -11,7 +11,6 @@ from .seeds import add_seeds_parser
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command and its verbs."""
     parser = subparsers.add_parser(
         "simulate",
         help="compare policies in virtual time, or test the engine with random faults",

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....core.config import EngineConfig
-from ..flags.engine import IMAGES, SERVING, SPECULATION, add_engine_flags, engine_config
+from ..flags.engine import (
+    IMAGES,
+    SERVING,
+    SPECULATION,
+    add_engine_flags,
+    engine_config,
+    given_settings,
+)
 from ..progress import ProgressDisplay
 from .comparison import Comparison, describe, describe_times, print_json, print_tables
 from .vary import Settings, vary
@@ -34,7 +41,6 @@ random tokens cannot be drafted."""
 
 
 def add_compare_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "compare",
         help="compare schedulers and settings under a workload",
@@ -87,11 +93,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _combinations(args: argparse.Namespace) -> list[Settings]:
     """All settings to compare. If a flag names a scheduler, only that one is run by default."""
-    given = {
-        field.name: getattr(args, field.name)
-        for field in dataclasses.fields(EngineConfig)
-        if getattr(args, field.name, None) is not None
-    }
+    given = given_settings(args)
     is_chosen = "scheduler" in given or "enable_chunked_prefill" in given
     texts = args.vary or ([] if is_chosen else [DEFAULT_VARY])
     return vary(texts, given, leave_out=LEFT_OUT)

@@ -48,7 +48,6 @@ class Comparison:
 
 
 def describe(settings: Settings) -> str:
-    """A combination of settings as text."""
     return ", ".join(f"{key}={_word(value)}" for key, value in settings.items()) or "as given"
 
 
@@ -159,7 +158,6 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
 
 
 def milliseconds(value: float | None) -> str:
-    """A latency as text."""
     if value is None:
         return "-"
     return f"{value:.1f} ms" if value < 10_000 else f"{value / 1000:.1f} s"

@@ -25,7 +25,6 @@ MAX_SPREAD = 0.15
 
 
 def add_measure_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "measure",
         help="measure this machine's step times",

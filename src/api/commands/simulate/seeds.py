@@ -12,7 +12,6 @@ from ..progress import ProgressDisplay
 
 
 def add_seeds_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "seeds",
         help="check the engine itself under random workloads and faults",

@@ -19,6 +19,7 @@ from ..flags.engine import (
     add_engine_flags,
     add_model_argument,
     engine_config,
+    given_settings,
     merge_model_argument,
 )
 from ..progress import ProgressDisplay
@@ -42,7 +43,6 @@ GIVEN, TUNED = "given", "tuned"
 
 
 def add_parser(subparsers: Any) -> None:
-    """Register the command."""
     parser = subparsers.add_parser(
         "tune",
         help="find the settings with the highest goodput for a workload and limits",
@@ -100,11 +100,8 @@ def _run(args: argparse.Namespace) -> int:
     for name, lowest in (("trials", 1), ("finalists", 1), ("rounds", 0)):
         if getattr(args, name) < lowest:
             raise ConfigError(f"--{name} must be at least {lowest}")
-    given = {
-        field.name: getattr(args, field.name)
-        for field in dataclasses.fields(EngineConfig)
-        if getattr(args, field.name, None) is not None and field.name != "seed"  # the workload's
-    }
+    given = given_settings(args)
+    given.pop("seed", None)  # it is the workload's
     base = engine_config(args)
     traffic = _traffic(args)
     space = _space(args, base, given)
@@ -113,7 +110,8 @@ def _run(args: argparse.Namespace) -> int:
     _open_folder(folder, _describe(traffic, given, str(limits), space))
     with ProgressDisplay() as progress:
         times = _step_times(args, base, folder, progress)
-        planner = Planner(traffic, _simulated(base), times, limits)
+        simulated = dataclasses.replace(base, model=None)  # without what only a model needs
+        planner = Planner(traffic, simulated, times, limits)
         best = 0.0
 
         def on_trial(count: int, trial: Trial) -> None:
@@ -218,11 +216,6 @@ def _policies(base: EngineConfig) -> Mapping[str, Sequence[str]]:
                 kind, _, name = provider.partition(":")
                 found.setdefault(kind, []).append(name)
     return found
-
-
-def _simulated(base: EngineConfig) -> EngineConfig:
-    """The configuration for virtual runs: without what only a model needs."""
-    return dataclasses.replace(base, model=None)
 
 
 def _step_times(

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of a search."""
-
     model: str
     limits: Limits
     num_requests: int
@@ -87,7 +85,6 @@ def command_line(base: Settings, settings: Settings) -> str:
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write all figures as JSON."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(_fields(report)), indent=2) + b"\n")
 
 

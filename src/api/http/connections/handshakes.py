@@ -55,7 +55,6 @@ class Handshake(asyncio.Protocol):
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Close at once."""
         self._transport.abort()
 
     async def _shake_hands(self) -> None:

@@ -49,7 +49,6 @@ class Room:
         self._idle.pop(guest, None)
 
     def end_answer(self, guest: Guest) -> None:
-        """The answer is complete."""
         if guest in self._open:
             self._idle[guest] = None
 

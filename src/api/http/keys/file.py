@@ -31,8 +31,6 @@ _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 
 @dataclass(frozen=True, slots=True)
 class NamedKey:
-    """A key of the file."""
-
     digest: bytes
     """SHA-256 of the key."""
     limits: KeyLimits

@@ -119,7 +119,6 @@ def stats_text(fields: Fields) -> str:
 
 
 def draining_text(fields: Fields) -> str:
-    """The sentence of the event `draining`."""
     number, seconds = fields["num_requests"], fields["timeout"]
     if not number:
         return "stopping"

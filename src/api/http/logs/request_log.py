@@ -30,7 +30,6 @@ class AnswerStats:
     """The message of the error that the client got."""
 
     def count(self, outputs: Sequence[RequestOutput]) -> None:
-        """Count the tokens of new outputs."""
         for output in outputs:
             self.latest = output.metrics
             self.first = self.first or output.metrics

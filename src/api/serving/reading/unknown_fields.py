@@ -107,7 +107,6 @@ def _within(field: str, raw: msgspec.Raw, kind: type) -> list[UnknownField]:
 
 
 def unsupported_fields(kind: type) -> UnsupportedFields:
-    """The unsupported fields of a body."""
     found: UnsupportedFields = getattr(kind, "UNSUPPORTED", {})
     return found
 

@@ -57,14 +57,12 @@ class FlashAttention:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
-        """Return every reason why this backend cannot serve the spec; empty when it can."""
         reasons = reasons_of_half_precision(spec, compute_capability(spec.device))
         chosen, of_generations = _choose(spec)
         return [*reasons, *of_generations] if chosen is None else reasons
 
     @classmethod
     def on_this_machine(cls) -> list[str]:
-        """Return what is present and what is missing on this machine, for any model, by line."""
         capability, lacks = reasons_of_machine()
         return [*lacks, *(state_on_this_machine(g, capability) for g in GENERATIONS)]
 
@@ -83,7 +81,6 @@ class FlashAttention:
         return self._layout.shape(self._spec, num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> FlashMetadata:
-        """Compute the data that `forward` needs, once per step; never wait for the device."""
         return FlashMetadata(
             slots=StepSlots.of(batch.slot_mapping_t, self._spec.block_size),
             of_generation=self._generation.build_metadata(batch),
@@ -99,7 +96,6 @@ class FlashAttention:
         metadata: FlashMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
         cached = self._layout.views(kv_cache)
         k_tkd, v_tkd = metadata.slots.write(cached, k_tkd, v_tkd)
         self._generation.attend(q_thd, k_tkd, v_tkd, cached, metadata.of_generation, out_thd)
@@ -107,19 +103,12 @@ class FlashAttention:
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks of one layer, (source block, target block), in order."""
         self._layout.copy_blocks(source, target, pairs)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Allocate the memory that captured graphs read."""
         self._graph_inputs = GraphInputs.allocate(self._spec, max_num_seqs, max_model_len)
 
     def prepare_capture(self, num_seqs: int) -> FlashMetadata:
-        """Return metadata for capturing a step of `num_seqs` decodes.
-
-        It points into the memory that `prepare_replay` fills. Until then all rows write slot 0 of
-        block 0.
-        """
         inputs = self._graph_inputs
         assert inputs is not None, "begin_capture was not called"
         return FlashMetadata(
@@ -128,7 +117,6 @@ class FlashAttention:
         )
 
     def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
-        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed."""
         assert self._graph_inputs is not None, "begin_capture was not called"
         self._graph_inputs.fill(batch, num_seqs, self._spec.block_size)
 

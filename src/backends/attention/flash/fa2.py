@@ -52,7 +52,6 @@ class FlashAttention2:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
-        """Return what the spec needs that the kernels cannot do, one line each."""
         reasons = reasons_of_head_size(spec)
         if spec.computes_decodes and spec.block_size % _BLOCK:
             reasons.append(
@@ -72,7 +71,6 @@ class FlashAttention2:
         self._options = options_of(spec)
 
     def build_metadata(self, batch: AttentionBatch) -> FlashAttention2Metadata:
-        """Compute the data that `attend` needs, once per step."""
         first = batch.num_decodes
         key_start_loc = torch.zeros_like(batch.query_start_loc[first:])
         torch.cumsum(batch.seq_lens[first:], dim=0, dtype=torch.int32, out=key_start_loc[1:])
@@ -93,7 +91,6 @@ class FlashAttention2:
         metadata: FlashAttention2Metadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Fill `out_thd`; the cache already holds the step's keys and values."""
         for part in metadata.parts:
             out_thd[part.rows] = self._varlen(
                 q_thd[part.rows],

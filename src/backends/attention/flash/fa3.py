@@ -34,7 +34,6 @@ class FlashAttention3:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
-        """Return what the spec needs that the kernels cannot do, one line each."""
         return reasons_of_head_size(spec)
 
     def __init__(self, spec: AttentionSpec) -> None:
@@ -42,7 +41,6 @@ class FlashAttention3:
         self._options = options_of(spec)
 
     def build_metadata(self, batch: AttentionBatch) -> PagedMetadata:
-        """Compute the data that `attend` needs, once per step."""
         return PagedMetadata.of(batch)
 
     def attend(
@@ -54,7 +52,6 @@ class FlashAttention3:
         metadata: PagedMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Fill `out_thd`; the cache already holds the step's keys and values."""
         out_thd.copy_(
             self._with_kvcache(
                 q_thd,
@@ -118,7 +115,6 @@ class VllmFlashAttention3:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
-        """Return what the spec needs that the kernels cannot do, one line each."""
         return reasons_of_head_size(spec)
 
     def __init__(self, spec: AttentionSpec) -> None:
@@ -140,7 +136,6 @@ class VllmFlashAttention3:
         self._names = [argument.name for argument in self._operator._schema.arguments]
 
     def build_metadata(self, batch: AttentionBatch) -> PagedMetadata:
-        """Compute the data that `attend` needs, once per step."""
         return PagedMetadata.of(batch)
 
     def attend(
@@ -152,7 +147,6 @@ class VllmFlashAttention3:
         metadata: PagedMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Fill `out_thd`; the cache already holds the step's keys and values."""
         keys, values = cached
         given = self._constants | {
             "q": q_thd,

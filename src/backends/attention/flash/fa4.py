@@ -28,7 +28,6 @@ class FlashAttention4:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec, capability: tuple[int, int] | None) -> list[str]:
-        """Return what the spec needs that the kernels cannot do, one line each."""
         reasons = reasons_of_head_size(spec)
         is_blackwell = capability is not None and capability[0] in (10, 11)
         if not reasons and is_blackwell and spec.head_size > 128 and spec.head_size != 256:
@@ -48,7 +47,6 @@ class FlashAttention4:
         }
 
     def build_metadata(self, batch: AttentionBatch) -> PagedMetadata:
-        """Compute the data that `attend` needs, once per step."""
         return PagedMetadata.of(batch)
 
     def attend(
@@ -60,7 +58,6 @@ class FlashAttention4:
         metadata: PagedMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Fill `out_thd`; the cache already holds the step's keys and values."""
         attended, _ = self._varlen(
             q_thd,
             *cached,

@@ -75,7 +75,6 @@ class TorchAttention:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
-        """Return every reason why this backend cannot serve the spec; empty when it can."""
         reasons = reasons_of_dtype(spec, _DTYPES)
         if spec.device.type not in ("cpu", "cuda"):
             reasons.append(f"it runs on cpu and cuda, not on {spec.device.type}")
@@ -113,7 +112,6 @@ class TorchAttention:
         metadata: TorchMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
         keys, values = kv_cache.view(2, -1, *kv_cache.shape[3:])
         if metadata.rows_t is not None:
             k_tkd, v_tkd = (x.index_select(0, metadata.rows_t) for x in (k_tkd, v_tkd))
@@ -133,18 +131,13 @@ class TorchAttention:
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks of one layer, (source block, target block), in order."""
         KVLayout.HALVES.copy_blocks(source, target, pairs)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Allocate the memory that captured graphs read."""
         self._graph = DecodeGraph(self._spec, max_num_seqs, max_model_len)
 
     def prepare_capture(self, num_seqs: int) -> TorchMetadata:
-        """Return metadata for capturing a step of `num_seqs` decodes.
-
-        Whatever its length, each decode reads `max_model_len` keys, or a window of them.
-        """
+        """Whatever its length, each decode reads `max_model_len` keys, or a window of them."""
         assert self._graph is not None, "begin_capture was not called"
         return TorchMetadata(
             slot_mapping_t=self._graph.slot_mapping_b[:num_seqs],
@@ -154,7 +147,6 @@ class TorchAttention:
         )
 
     def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
-        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed."""
         assert self._graph is not None, "begin_capture was not called"
         self._graph.fill(batch, num_seqs)
 

@@ -43,12 +43,10 @@ class TritonAttention:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
-        """Return every reason why this backend cannot serve the spec; empty when it can."""
         return reasons_of_spec(spec)
 
     @classmethod
     def on_this_machine(cls) -> list[str]:
-        """Return what the backend lacks on this machine for any model, one line each."""
         return reasons_of_this_machine()
 
     def __init__(self, spec: AttentionSpec) -> None:
@@ -87,7 +85,6 @@ class TritonAttention:
         metadata: TritonMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
         assert all(x.stride(-1) == 1 for x in (q_thd, k_tkd, v_tkd, kv_cache, out_thd))
         keys, values = self._layout.views(kv_cache)
         self._ops.write(k_tkd, v_tkd, keys, values, metadata.slot_mapping_t)
@@ -98,19 +95,13 @@ class TritonAttention:
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks of one layer, (source block, target block), in order."""
         self._layout.copy_blocks(source, target, pairs)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Allocate the memory that captured graphs read."""
         self._graph_inputs = PaddedInputs.allocate(self._spec, max_num_seqs, max_model_len)
         self._max_model_len = max_model_len
 
     def prepare_capture(self, num_seqs: int) -> TritonMetadata:
-        """Return metadata for capturing a step of `num_seqs` decodes.
-
-        It points into the memory that `prepare_replay` fills. Until then all sequences are padding.
-        """
         inputs = self._graph_inputs
         assert inputs is not None, "begin_capture was not called"
         inputs.clear()
@@ -120,10 +111,7 @@ class TritonAttention:
         return TritonMetadata(slot_mapping_t=inputs.slot_mapping_b[:num_seqs], launches=[launch])
 
     def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
-        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed.
-
-        Padding sequences write nothing, and their output is 0.
-        """
+        """Padding sequences write nothing, and their output is 0."""
         assert self._graph_inputs is not None, "begin_capture was not called"
         self._graph_inputs.fill(batch, num_seqs)
 

@@ -67,7 +67,6 @@ class XformersAttention:
 
     @classmethod
     def reasons_against(cls, spec: AttentionSpec) -> list[str]:
-        """Return every reason why this backend cannot serve the spec; empty when it can."""
         capability = compute_capability(spec.device)
         reasons = reasons_of_half_precision(spec, capability) + reasons_of_capability(capability)
         reasons += reasons_of_head_size(spec)
@@ -78,7 +77,6 @@ class XformersAttention:
 
     @classmethod
     def on_this_machine(cls) -> list[str]:
-        """Return what is present and what is missing on this machine, for any model, by line."""
         capability, lacks = reasons_of_machine()
         return [
             *lacks,
@@ -108,7 +106,6 @@ class XformersAttention:
         return self._layout.shape(self._spec, num_blocks)
 
     def build_metadata(self, batch: AttentionBatch) -> XformersMetadata:
-        """Compute the data that `forward` needs, once per step; never wait for the device."""
         num_paged = batch.num_decodes if self._is_paged else 0
         parts = build_parts(batch, self._spec, start=num_paged)
         return XformersMetadata(
@@ -129,7 +126,6 @@ class XformersAttention:
         metadata: XformersMetadata,
         out_thd: torch.Tensor,
     ) -> None:
-        """Write K and V of the step's tokens into the cache, attend, and fill `out_thd`."""
         cached = self._layout.views(kv_cache)
         k_tkd, v_tkd = metadata.slots.write(cached, k_tkd, v_tkd)
         if metadata.num_paged:
@@ -143,19 +139,12 @@ class XformersAttention:
     def copy_blocks(
         self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks of one layer, (source block, target block), in order."""
         self._layout.copy_blocks(source, target, pairs)
 
     def begin_capture(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Allocate the memory that captured graphs read."""
         self._graph_inputs = GraphInputs.allocate(self._spec, max_num_seqs, max_model_len)
 
     def prepare_capture(self, num_seqs: int) -> XformersMetadata:
-        """Return metadata for capturing a step of `num_seqs` decodes.
-
-        It points into the memory that `prepare_replay` fills. Until then all rows write slot 0 of
-        block 0.
-        """
         inputs = self._graph_inputs
         assert inputs is not None, "begin_capture was not called"
         bias = self._paged_bias(inputs.batch(num_seqs), num_seqs)
@@ -170,7 +159,6 @@ class XformersAttention:
         )
 
     def prepare_replay(self, batch: AttentionBatch, num_seqs: int) -> None:
-        """Fill in a step of decodes before the graph of `num_seqs` sequences is replayed."""
         assert self._graph_inputs is not None, "begin_capture was not called"
         self._graph_inputs.fill(batch, num_seqs, self._spec.block_size)
 

@@ -39,7 +39,6 @@ class Worker:
         self._model: RankModel | None = None
 
     def describe(self) -> bytes:
-        """The node of this worker."""
         return encode(
             Node(
                 ray.get_runtime_context().get_node_id(),

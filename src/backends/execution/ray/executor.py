@@ -88,7 +88,6 @@ class RayExecutor:
         return tuple(link.node for link in self._links)
 
     def launch(self, plan: StepPlan) -> _Step:
-        """Send a plan to all workers."""
         message, results = encode(plan), self._answers.take_results()
         num_early = self._answers.num_early
         calls = [link.actor.step.remote(message, *results) for link in self._links[:num_early]]
@@ -144,8 +143,6 @@ def _release(group: PlacementGroup) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A launched step."""
-
     calls: Sequence[Any]
     finish: Callable[[Sequence[Any]], StepResult]
 

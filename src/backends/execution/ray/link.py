@@ -85,7 +85,6 @@ class ActorLink:
         return self._end
 
     def describe_end(self) -> str:
-        """Return how the actor ended."""
         return self._end or "still runs"
 
     def kill(self) -> None:

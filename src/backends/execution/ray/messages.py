@@ -19,8 +19,6 @@ class Node(Message, frozen=True):
 
 
 class Logged(Message, frozen=True):
-    """A log record."""
-
     record: bytes
 
 

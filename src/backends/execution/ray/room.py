@@ -17,7 +17,6 @@ class Room:
     """Ray's names of resources, and how much of each. A name with nothing free may be missing."""
 
     def has(self, wanted: Mapping[str, float]) -> bool:
-        """Whether all of this is free."""
         return all(self.free.get(name, 0) >= number for name, number in wanted.items())
 
     def __str__(self) -> str:

@@ -122,7 +122,6 @@ class MultiProcess:
         return self._watch.failure
 
     def close(self) -> None:
-        """End the workers."""
         self._watch.close()
         self._store.close()
 
@@ -195,8 +194,6 @@ class MultiProcess:
 
 
 class _Step:
-    """A launched step."""
-
     __slots__ = ("_finish", "media", "message")
 
     def __init__(

@@ -104,7 +104,6 @@ class GroupRanks:
         self._group = groups[rank // size]
 
     def sum(self, part: torch.Tensor) -> None:
-        """See Ranks."""
         with connection():
             dist.all_reduce(part, group=self._group)
 

@@ -31,7 +31,6 @@ class WorkerLink:
     """One worker: its process, its shared memory and its log."""
 
     def __init__(self, start: StartRank) -> None:
-        """Start the process."""
         self.rank = start.rank
         self.loaded: Loaded | None = None
         """The worker's answer once it has loaded its model."""

@@ -68,8 +68,6 @@ class Loaded(Message, frozen=True):
 
 
 class Raised(Message, frozen=True):
-    """A step raised an exception."""
-
     text: str
     traceback: str
 

@@ -58,14 +58,12 @@ class StageLink:
                 self._send_bytes(torch.empty(0), FAILED)
 
     def receive(self, num_tokens: int, hidden_size: int, dtype: torch.dtype) -> torch.Tensor:
-        """See Neighbours."""
         received_b = self._receive_bytes()
         if received_b is None:
             raise EarlierStageError("an earlier stage failed")
         return received_b.view(dtype).view(num_tokens, hidden_size)
 
     def send(self, hidden_te: torch.Tensor) -> None:
-        """See Neighbours."""
         sent_b = hidden_te.contiguous().view(-1).view(torch.uint8)
         self._send_bytes(sent_b, len(sent_b))
 
@@ -106,11 +104,9 @@ class StageExecutor:
         self._link = link
 
     def launch(self, plan: StepPlan) -> Computation:
-        """The stage's computation, in this process."""
         return Computation(self._run, plan)
 
     def take_media(self, items: Sequence[MediaItem]) -> None:
-        """See TakesMedia."""
         TAKE_MEDIA.of(self._inner)(items)
 
     def health(self) -> None:

@@ -57,7 +57,6 @@ class RankModel:
     """Called after each step, for example to log failures of plugins."""
 
     def describe(self) -> Loaded:
-        """The message that the model is loaded."""
         return Loaded(self.executor.info, self.identity)
 
 

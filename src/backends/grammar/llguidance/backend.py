@@ -30,7 +30,6 @@ class LLGuidance:
 
     @classmethod
     def reasons_against(cls, spec: GrammarSpec) -> list[str]:
-        """See GrammarBackend."""
         return [] if spec.end_ids else ["the model names no token that ends an answer"]
 
     def __init__(self, spec: GrammarSpec) -> None:
@@ -46,7 +45,6 @@ class LLGuidance:
         )
 
     def compile(self, grammar: Grammar) -> Compiled:
-        """See GrammarBackend."""
         text = translate(grammar)
         matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         if matcher.is_error():
@@ -81,7 +79,6 @@ class Compiled:
         self._end_ids = end_ids
 
     def matcher(self) -> Following:
-        """See CompiledGrammar."""
         return Following(self._matcher.deep_copy(), self._end_ids)
 
 
@@ -98,11 +95,9 @@ class Following:
 
     @property
     def error(self) -> str | None:
-        """See Matcher."""
         return explain(self.inner.get_error()) if self.inner.is_error() else None
 
     def accept(self, token_ids: Sequence[int]) -> None:
-        """See Matcher."""
         for token_id in token_ids:
             if self._may_end_with(token_id):
                 self._has_ended = True
@@ -110,7 +105,6 @@ class Following:
                 self.inner.consume_token(token_id)
 
     def count_allowed(self, token_ids: Sequence[int]) -> int:
-        """See Matcher."""
         if token_ids and self._may_end_with(token_ids[0]):
             return 1
         return self.inner.validate_tokens(list(token_ids))

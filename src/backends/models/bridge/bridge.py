@@ -54,7 +54,6 @@ class TransformersModels:
 
     @classmethod
     def reasons_against(cls, spec: ModelSpec) -> list[str]:
-        """See ModelImpl."""
         if spec.gguf is not None:
             return ["it reads directories with config.json and safetensors, not GGUF files"]
         if spec.random_seed is not None:
@@ -78,7 +77,6 @@ class TransformersModels:
         return self._config
 
     def open(self) -> Checkpoint:
-        """See ModelImpl."""
         spec = self._spec
         return SafetensorsCheckpoint(spec.path, self._config, spec.fields, spec.methods)
 

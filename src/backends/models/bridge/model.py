@@ -22,8 +22,6 @@ from .own_attention import own_attention
 
 
 class BridgedModel:
-    """See Model."""
-
     def __init__(self, model: Any, config: ModelConfig) -> None:
         """`model`: a transformers model for causal language modelling, with weights."""
         self.config = config
@@ -47,7 +45,6 @@ class BridgedModel:
     def forward(
         self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
-        """See Model."""
 
         def answer(call: AttentionCall) -> torch.Tensor:
             q_thd, k_tkd = call.q_thd.contiguous(), call.k_tkd.contiguous()
@@ -56,7 +53,6 @@ class BridgedModel:
         return self._layers.forward(token_ids_t, positions_t, answer)
 
     def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
-        """See Model."""
         return self._layers.compute_logits(hidden_re).float()
 
     @property

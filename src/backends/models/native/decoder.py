@@ -114,7 +114,6 @@ class DecoderLayer:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the weights, in bytes."""
         whole = self.whole_qk_norm
         of_heads = (self.qk_norm,) if whole is None else (whole.q, whole.k)
         small = [norm.weight for norm in (*self.norms, *of_heads) if norm is not None]
@@ -164,7 +163,6 @@ class Decoder:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all weights, in bytes."""
         # Ranks that share the embedding have a part of the head in its memory.
         parts = self.embedding.num_bytes, self.lm_head.num_bytes
         ends = max(parts) if self.shares_embedding else sum(parts)
@@ -183,7 +181,6 @@ class Decoder:
     def forward_from(
         self, hidden_te: torch.Tensor, positions_t: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
-        """See TakesRows."""
         return self.norm(self.compute_layers(hidden_te, positions_t, attend))
 
     def embed(self, token_ids_t: torch.Tensor) -> torch.Tensor:

@@ -183,7 +183,6 @@ def _load_norm(source: WeightSource, config: ModelConfig, name: str, size: int) 
 def _load_norm_weight(
     source: WeightSource, config: ModelConfig, name: str, size: int
 ) -> torch.Tensor:
-    """Read a norm's weight."""
     take = source.take_float32 if config.features.float32_norms else source.take
     return take(f"{name}.weight", (size,)) + config.features.norm_offset
 

@@ -48,7 +48,6 @@ class RandomTensors:
         return tuple(self._layout)
 
     def stored(self, name: str) -> StoredTensor:
-        """See TensorFiles."""
         shape = self._layout[name].shape
         return StoredTensor(shape, self._dtype, self._dtype.itemsize * math.prod(shape))
 

@@ -32,7 +32,6 @@ class FollowedModel:
     def forward(
         self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
-        """See Model."""
         records = iter(self._run.attention)
 
         def follow(
@@ -53,7 +52,6 @@ class FollowedModel:
         )
 
     def compute_logits(self, hidden_re: torch.Tensor) -> torch.Tensor:
-        """See Model."""
         return self._model.compute_logits(hidden_re)
 
     def compare_logits(self, own_rv: torch.Tensor, rows: slice) -> None:

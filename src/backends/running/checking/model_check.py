@@ -169,11 +169,9 @@ class _Recorded:
         self.logits_rv = torch.empty(0)
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
-        """See StepModel."""
         logits_rv = self._inner.logits(batch)
         self.logits_rv = logits_rv.clone()
         return logits_rv
 
     def hidden_states(self) -> torch.Tensor:
-        """See StepModel."""
         return self._inner.hidden_states()

@@ -174,7 +174,6 @@ class _Probe:
     seed: int
 
     def input_token_ids(self, grant: Grant) -> Sequence[int]:
-        """See InputSequence."""
         first = self.seed + grant.start
         return [token % _PROBED_TOKENS for token in range(first, first + grant.num_tokens)]
 

@@ -40,7 +40,6 @@ class CUDACapture:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def __call__(self, run: Callable[[], None]) -> Replay:
-        """See Capture."""
         now = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(now)
         with torch.cuda.stream(self._stream):
@@ -86,7 +85,6 @@ class GraphedModel:
         }
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
-        """See StepModel."""
         used = batch.attention.num_decodes
         if used < len(batch.attention.query_lens_host) or used > self._sizes[-1]:
             logits_rv = self._plain.logits(batch)
@@ -104,7 +102,6 @@ class GraphedModel:
         return self._logits_sv.index_select(0, batch.sampled_rows_r)
 
     def hidden_states(self) -> torch.Tensor:
-        """See StepModel."""
         return self._hidden_re
 
     def _capture(self, size: int, decoder: Model, capture: Capture) -> Replay:

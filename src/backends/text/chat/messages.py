@@ -35,7 +35,6 @@ class ContentForm:
 
     @property
     def empty(self) -> Content:
-        """The content of a message without one."""
         return [_text_part("")] if self.needs_parts else ""
 
 

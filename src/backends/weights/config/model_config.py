@@ -138,7 +138,6 @@ class ModelConfig:
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
-        """The kind of every layer."""
         kind = LayerKind(sliding_window=self.sliding_window, rope=self.rope)
         return self.layers or (kind,) * self.num_layers
 

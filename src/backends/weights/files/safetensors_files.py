@@ -99,7 +99,6 @@ class SafetensorsFiles:
         self._files = {file: _open(self.path / file) for file in self._files}
 
     def matrix(self, name: str) -> torch.Tensor:
-        """Read a matrix, which is stored as one tensor."""
         return self.tensor(name)
 
     def _find(self, name: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ _LONG_ROW = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class GGUFBlocks:
-    """One of GGUF's quantization types.
+    """A WeightFormat: one of GGUF's quantization types.
 
     The only plane is uint8 [out, bytes of a row]. A row is a sequence of blocks, whose layout is
     described in https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h.
@@ -46,7 +46,6 @@ class GGUFBlocks:
         return int(num_inputs // block_size * block_bytes)
 
     def check(self, weights: PackedWeights) -> None:
-        """See WeightFormat."""
         shape = (weights.shape[0], self.row_bytes(weights.shape[1]))
         check_planes(weights, [("blocks", (torch.uint8,), shape)])
 
@@ -65,7 +64,6 @@ class GGUFBlocks:
         return torch.from_numpy(values if values.flags.writeable else values.copy())
 
     def narrow(self, weights: PackedWeights, dim: int, start: int, length: int) -> PackedWeights:
-        """See WeightFormat."""
         (blocks,) = weights.planes
         if dim == 0:
             return PackedWeights(

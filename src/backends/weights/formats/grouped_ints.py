@@ -20,7 +20,7 @@ from .planes import SCALE_TYPES, Plane, check_planes, cut_groups, num_groups, sp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedInts:
-    """Unsigned integers q with the value (q - zero point) * scale.
+    """A WeightFormat: unsigned integers q with the value (q - zero point) * scale.
 
     Planes, in this order:
 
@@ -51,7 +51,6 @@ class GroupedInts:
         return self.group_size or 8 // self.bits
 
     def check(self, weights: PackedWeights) -> None:
-        """See WeightFormat."""
         num_outputs, num_inputs = weights.shape
         groups = num_groups(self.group_size, num_inputs)
         if self.order is not None and len(weights.planes) > 1:
@@ -69,7 +68,6 @@ class GroupedInts:
             self._check_order(weights.planes[-1], groups)
 
     def dequantize(self, weights: PackedWeights) -> torch.Tensor:
-        """See WeightFormat."""
         integers, scales_og = weights.planes[:2]
         values_oi = self._integers(integers, weights.shape[1]).float()
         if self.has_zeros:
@@ -80,7 +78,6 @@ class GroupedInts:
         return values_oi
 
     def narrow(self, weights: PackedWeights, dim: int, start: int, length: int) -> PackedWeights:
-        """See WeightFormat."""
         if dim == 0:
             cut = [plane[start : start + length] for plane in self._rowwise(weights)]
             return PackedWeights(

@@ -17,7 +17,7 @@ from .planes import SCALE_TYPES, check_planes, cut_groups, num_groups, spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledFP8:
-    """Numbers of type e4m3 with the value w * scale.
+    """A WeightFormat: numbers of type e4m3 with the value w * scale.
 
     Planes: weights float8_e4m3fn [out, in], and scales float16, bfloat16 or float32
     [out, groups]. Each row has its own scales, even where the file has one for the whole matrix or
@@ -36,7 +36,6 @@ class ScaledFP8:
         return self.group_size or 1
 
     def check(self, weights: PackedWeights) -> None:
-        """See WeightFormat."""
         groups = num_groups(self.group_size, weights.shape[1])
         check_planes(
             weights,
@@ -47,12 +46,10 @@ class ScaledFP8:
         )
 
     def dequantize(self, weights: PackedWeights) -> torch.Tensor:
-        """See WeightFormat."""
         weights_oi, scales_og = weights.planes
         return weights_oi.float().mul_(spread(scales_og.float(), self.group_size, weights.shape[1]))
 
     def narrow(self, weights: PackedWeights, dim: int, start: int, length: int) -> PackedWeights:
-        """See WeightFormat."""
         weights_oi, scales_og = weights.planes
         if dim == 0:
             rows = slice(start, start + length)

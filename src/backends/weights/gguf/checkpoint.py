@@ -65,7 +65,6 @@ class GGUFCheckpoint:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the file."""
         return self._file.metadata
 
     @property
@@ -102,7 +101,6 @@ class GGUFCheckpoint:
         return tuple(self._tensors)
 
     def stored(self, name: str) -> StoredTensor:
-        """See Checkpoint."""
         tensor = self._find(name)
         format = _DTYPES.get(tensor.kind) or GGUFBlocks(tensor.kind)
         return StoredTensor(tensor.shape, format, tensor.num_bytes)
@@ -124,7 +122,6 @@ class GGUFCheckpoint:
         return PackedWeights(packed.format, packed.shape, (blocks,))
 
     def release(self) -> None:
-        """See Checkpoint."""
         self._read.release()
 
     def _find(self, name: str) -> GGUFTensor:

@@ -52,8 +52,6 @@ _MAX_TENSORS = 1 << 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GGUFTensor:
-    """The place and the format of one tensor."""
-
     path: Path
     """The file that holds it, which is one of several if the model is split."""
     shape: tuple[int, ...]
@@ -66,8 +64,6 @@ class GGUFTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GGUFFile:
-    """The header of a GGUF file."""
-
     path: Path
     metadata: Mapping[str, Any]
     """Numbers, booleans, strings, and lists of one of these."""
@@ -126,7 +122,6 @@ class _Cursor:
         return metadata, num_tensors
 
     def read_header(self, path: Path) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
-        """Read the metadata and the table of tensors."""
         metadata, num_tensors = self.read_metadata()
         if self._order == ">":
             raise ValueError("it is big-endian; only little-endian files are supported")

@@ -63,8 +63,6 @@ _QUERIES_AND_KEYS = re.compile(r".*\.self_attn\.(q|k|qkv)_proj\.(weight|bias)")
 
 @dataclass(frozen=True, slots=True)
 class GGUFNames:
-    """The names and orders of one architecture."""
-
     row: Architecture
 
     def to_hf(self, name: str) -> str:

@@ -101,7 +101,6 @@ class SafetensorsCheckpoint:
 
     @property
     def files(self) -> Mapping[Path, int]:
-        """See Checkpoint."""
         return self._files.header_bytes()
 
     @property
@@ -123,7 +122,6 @@ class SafetensorsCheckpoint:
         return self._tensors.tensor_names()
 
     def stored(self, name: str) -> StoredTensor:
-        """See Checkpoint."""
         return self._tensors.stored(name)
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -138,7 +136,6 @@ class SafetensorsCheckpoint:
         return self._tensors.matrix(name)
 
     def release(self) -> None:
-        """See Checkpoint."""
         self._files.release()
 
 

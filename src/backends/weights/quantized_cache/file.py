@@ -68,7 +68,6 @@ class Reader:
         (self.seconds_saved,) = struct.unpack_from("<d", data, layout.num_bytes - 8)
 
     def matrix(self, name: str) -> PackedWeights:
-        """Return a view of the file."""
         format, shape = self._layout.matrices[name]
         row_bytes = format.row_bytes(shape[1])
         blocks = torch.frombuffer(

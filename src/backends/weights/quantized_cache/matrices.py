@@ -70,7 +70,6 @@ class CachedMatrices:
         return made
 
     def release(self) -> None:
-        """See Checkpoint."""
         if self._reader is not None:
             self._reader.release()
 

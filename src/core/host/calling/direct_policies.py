@@ -20,8 +20,6 @@ from .guard import DECIDES, FAILED, Guard
 
 
 class HasView(Protocol):
-    """A request with a read-only view for policies."""
-
     @property
     def view(self) -> RequestView: ...
 
@@ -72,7 +70,6 @@ class GuardedDraftLength:
         return lengths
 
     def observe(self, step: DraftedStep) -> None:
-        """Report a committed step to the policy."""
         self._ask(self._observe, step)
 
     def forget(self, engine_id: str) -> None:

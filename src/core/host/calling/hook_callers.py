@@ -44,7 +44,6 @@ class Decision:
         self._is_out = False
 
     def __bool__(self) -> bool:
-        """Whether any plugin implements the hook."""
         return bool(self.guards)
 
     def ask(self, *arguments: object) -> Any:
@@ -122,7 +121,6 @@ class Observers:
         self._called = guards
 
     def __bool__(self) -> bool:
-        """Whether any plugin is called."""
         return bool(self._called)
 
     def __call__(self, *arguments: object) -> list[tuple[Guard, Any]]:

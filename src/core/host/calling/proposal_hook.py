@@ -58,7 +58,8 @@ class ProposalHook:
         )
         self.guards = self._decision.guards
         self._needs_lookahead = False
-        self._needs_hidden_states = False
+        self.needs_hidden_states = False
+        """Whether requests must come with hidden states, final once `prepare` was called."""
         self._vocab_size: int | None = None
 
     @property
@@ -68,11 +69,6 @@ class ProposalHook:
             num_speculative_tokens=self._settings.num_speculative_tokens,
             needs_lookahead=self._needs_lookahead,
         )
-
-    @property
-    def needs_hidden_states(self) -> bool:
-        """Whether requests must come with hidden states, final once `prepare` was called."""
-        return self._needs_hidden_states
 
     def prepare(self, support: SpeculationSupport) -> None:
         """Let the speculator set up what needs the executor. Call it once, while the model loads.
@@ -88,10 +84,10 @@ class ProposalHook:
             raise
         except CONTAINED as error:
             raise PluginError(f"{self._source} failed in 'prepare': {describe(error)}") from error
-        self._needs_hidden_states = needs_hidden_states
+        self.needs_hidden_states = needs_hidden_states
         if noted.model is not None:
             self._needs_lookahead = noted.model.has_kv_cache
-            self._needs_hidden_states |= noted.model.needs_hidden_states
+            self.needs_hidden_states |= noted.model.needs_hidden_states
             for guard in self.guards:
                 guard.warns_slow = False  # a model computes in it, so slow calls are expected
 

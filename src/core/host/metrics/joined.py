@@ -44,5 +44,4 @@ class JoinedMetrics:
         return None
 
     def render(self) -> bytes:
-        """All metrics added so far."""
         return b"".join(self._parts)

@@ -48,7 +48,6 @@ class Ring:
         return self._size - (self._counts[0] - self._counts[1])
 
     def write(self, data: bytes) -> None:
-        """Write bytes for which there is room."""
         written = self._counts[0]
         at = written % self._size
         first = min(len(data), self._size - at)
@@ -57,7 +56,6 @@ class Ring:
         self._counts[0] = written + len(data)
 
     def read(self, num_bytes: int) -> bytes:
-        """Read bytes that were written."""
         read = self._counts[1]
         at = read % self._size
         first = min(num_bytes, self._size - at)

@@ -13,7 +13,6 @@ class ShownSteps:
         self._log, self._shown = log, shown
 
     def launch(self, step_id: int) -> None:
-        """Show a step that is launched."""
         record = self._log.opened(step_id)
         self._shown.launch(
             record.engine_ids,

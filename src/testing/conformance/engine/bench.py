@@ -69,7 +69,6 @@ class EngineBench:
         return self.core.pool.num_held, self.core.host_pool.num_held
 
     def add(self, job: Job, *, priority: int = 0) -> Request:
-        """Queue a request."""
         engine_id = f"request-{len(self.jobs)}"
         request = Request(
             request_id=engine_id,

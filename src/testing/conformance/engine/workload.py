@@ -13,8 +13,6 @@ VOCAB_SIZE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineShape:
-    """The size of an engine."""
-
     name: str = "engine"
     num_blocks: int = 256
     num_host_blocks: int = 64

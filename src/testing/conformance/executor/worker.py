@@ -23,7 +23,6 @@ class FailingExecutor(SimulatedExecutor):
     """Raises in the step in which a prompt starts with FAILS."""
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute one step, or raise."""
         if any(start.token_ids[0] == FAILS for start in plan.starts):
             self.crash(plan)
             raise RuntimeError("planted")
@@ -31,7 +30,6 @@ class FailingExecutor(SimulatedExecutor):
 
 
 def load_simulated(progress: Progress) -> FailingExecutor:
-    """Load the simulated model."""
     progress("loading the simulated model", 1.0)
     return FailingExecutor(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, vocab_size=VOCAB_SIZE)
 
@@ -42,7 +40,6 @@ def identify_simulated() -> Identity:
 
 
 def load_rank(start: StartRank, progress: Progress) -> RankModel:
-    """Load the simulated model in a worker."""
     return RankModel(executor=load_simulated(progress), identity=identify_simulated())
 
 

@@ -31,7 +31,6 @@ VARIED = tuple(name for name in LEFT_OUT if name != "router")
 
 
 def add_fleet_parser(verbs: Any) -> None:
-    """Register the verb."""
     parser = verbs.add_parser(
         "fleet",
         help="compare routers and numbers of replicas, with losses, updates and an autoscaler",

@@ -120,7 +120,6 @@ def print_tables(load: Mapping[str, Any], source: str, columns: Sequence[Column]
 
 
 def describe_load(load: Mapping[str, Any]) -> str:
-    """One sentence about the load."""
     return (
         f"{load['num_requests']} requests in {load['duration']:.0f} s ({load['arrivals']}, seed "
         f"{load['seed']}); good within {', '.join(load['limits'])}; all times are virtual"
