@@ -213,7 +213,7 @@ class EngineConfig:
     max_num_batched_tokens: int | None = setting(
         None,
         "maximum number of tokens in one step; default: 256 on CPU (or max_num_seqs if that is "
-        "more), 8192 on GPU",
+        "more), 8192 on GPU; more if one step must compute a whole image that is larger",
         between=(1, 2**31),
     )
     long_prefill_token_threshold: int = setting(
@@ -526,17 +526,32 @@ class EngineConfig:
         """Number of processes that compute the model together."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
-    def token_budget(self, device: str) -> int:
+    def token_budget(self, device: str, span_tokens: int = 0) -> int:
         """Tokens per step: `max_num_batched_tokens`, or its default for "cpu" or "cuda".
+
+        `span_tokens`: see ModelInfo.largest_span_tokens. A step has room for these and for
+        max_num_seqs decodes, so that every span is computed at some time. Raises ConfigError if
+        `max_num_batched_tokens` is smaller.
 
         On a CPU 256 tokens already keep the cores busy. A larger step is hardly faster per token,
         and running answers wait longer for it (benchmarks/token_budget.py). The default is at least
         max_num_seqs, so that every running request can get its token in one step. A GPU needs more
         tokens to be busy.
         """
-        if self.max_num_batched_tokens is not None:
-            return self.max_num_batched_tokens
-        return 8192 if device.startswith("cuda") else max(256, self.max_num_seqs)
+        needed = span_tokens + self.max_num_seqs if span_tokens else 0
+        given = self.max_num_batched_tokens
+        if given is None:
+            least = 8192 if device.startswith("cuda") else max(256, self.max_num_seqs)
+            return max(least, needed)
+        if given < needed:
+            room = given - span_tokens
+            remedy = f", or set --max-num-seqs to {room}" if room > 0 else ""
+            raise ConfigError(
+                f"--max-num-batched-tokens is {given}, but a step must have room for an image of "
+                f"{span_tokens} tokens and for {self.max_num_seqs} decodes (--max-num-seqs): raise "
+                f"it to {needed}{remedy}"
+            )
+        return given
 
     @property
     def capture_sizes(self) -> tuple[int, ...]:

@@ -106,6 +106,11 @@ class ModelInfo:
     media: MediaInfo | None = None
     """None: the model reads only text, or its encoder is not loaded."""
 
+    @property
+    def largest_span_tokens(self) -> int:
+        """See MediaInfo.largest_span_tokens; 0 for a model that reads only text."""
+        return 0 if self.media is None else self.media.largest_span_tokens
+
 
 class TakesMedia(Protocol):
     """The additional part of the executor of a model with `info.media`."""

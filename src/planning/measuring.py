@@ -53,7 +53,8 @@ def measure_step_times(
     """
     info = parts.executor.info
     room = _room(info, config)
-    knots = knots_up_to(min(room, max(LARGEST_STEP, config.token_budget(info.device))))
+    step_tokens = config.token_budget(info.device, info.largest_span_tokens)
+    knots = knots_up_to(min(room, max(LARGEST_STEP, step_tokens)))
     fitted, checked = probes_to_fit(knots, info), probes_to_check(knots, info)
     works, taken = _measure_probes(parts.executor, [*fitted, *checked], progress, seconds, clock)
     medians = {probe: statistics.median(found) for probe, found in taken.items()}
@@ -186,7 +187,8 @@ def _measure_loop(
     info = parts.executor.info
     # Half of the token budget is left for prompts, so that all requests decode before the first
     # one ends.
-    most = min(16, config.max_num_seqs, info.num_blocks // 4, config.token_budget(info.device) // 2)
+    step_tokens = config.token_budget(info.device, info.largest_span_tokens)
+    most = min(16, config.max_num_seqs, info.num_blocks // 4, step_tokens // 2)
     waits, checks = {}, []
     counts = sorted({1, max(1, most)})
     for count, steps in asyncio.run(_serve(parts, config, counts, clock)).items():

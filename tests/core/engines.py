@@ -24,7 +24,7 @@ from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.testing.engine_driver import EngineDriver
 from tokenmill.testing.simulated.drafting import DraftingSettings
 from tokenmill.testing.simulated.executor import SimulatedExecutor, expected_tokens
-from tokenmill.testing.simulated.pictures import BYTES_PER_TOKEN
+from tokenmill.testing.simulated.pictures import BYTES_PER_TOKEN, with_rows
 
 
 def seed_of(name: str, index: int = 0) -> int:
@@ -172,9 +172,8 @@ class Bench(EngineDriver):
         """Every request got exactly the tokens that it would have got alone."""
         for name, request in self.requests.items():
             got = self.tokens[name]
-            right = expected_tokens(
-                request.prompt_token_ids, len(got), request.seed, 1000, self._kv_windows
-            )
+            prompt = with_rows(request.prompt_token_ids, request.media)
+            right = expected_tokens(prompt, len(got), request.seed, 1000, self._kv_windows)
             assert got == right, name
             if self.reasons.get(name) is FinishReason.LENGTH:
                 assert len(got) == request.max_tokens, name

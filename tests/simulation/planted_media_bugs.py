@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tokenmill.core.engine import media, planning
+from tokenmill.core.engine import media, planning, prefix_hits, step
 from tokenmill.core.engine.blocks import pool
 from tokenmill.core.engine.committing import StepCommitter
 from tokenmill.core.engine.media import MediaPool, MediaStep
 from tokenmill.core.engine.planning import StepPlanner
 from tokenmill.core.engine.request import Request
 from tokenmill.core.plan import MediaPlace, MediaWork
-from tokenmill.core.requests.media import MediaItem
+from tokenmill.core.requests.media import MediaItem, before_span, cover_spans
+from tokenmill.testing.simulation.settings import ENOUGH_TOKENS
 
 from .planted_bugs import BUDGET, BUGS, IDLE, OVERWRITTEN, TWICE, WRONG
 from .planting import Bug, Planter
@@ -24,6 +25,9 @@ NOT_ENCODED = "an item is not encoded"
 NO_PIXELS = "an item is encoded without its pixels"
 TOO_FULL = "the encoder cache is too full"
 STUCK = "a request is stuck, although faults have ended"
+CUT = "a grant ends inside a span"
+BEGUN = "a grant begins inside a span"
+WOULD_BEGIN = "a grant would begin inside a span"
 
 
 def bug(*caught_as: str) -> Callable[[Callable[[Planter], None]], Callable[[Planter], None]]:
@@ -198,6 +202,72 @@ def a_preempted_request_starts_with_what_it_had(patch: Planter) -> None:
         preemption.request.num_granted_items = granted
 
     patch.setattr(StepPlanner, "_requeue", requeue)
+
+
+# Spans
+
+
+@bug(IDLE, STUCK)
+def a_policy_that_offers_less_than_a_span_stops_the_request(patch: Planter) -> None:
+    def cover(items: Sequence[MediaItem], start: int, num_tokens: int, budget: int) -> int:
+        return before_span(items, start + num_tokens) - start
+
+    patch.setattr(step, "cover_spans", cover)
+
+
+@bug(BUDGET)
+def a_span_is_granted_whatever_is_left(patch: Planter) -> None:
+    def cover(items: Sequence[MediaItem], start: int, num_tokens: int, budget: int) -> int:
+        return cover_spans(items, start, num_tokens, ENOUGH_TOKENS)
+
+    patch.setattr(step, "cover_spans", cover)
+
+
+@bug(CUT)
+def the_budget_and_the_threshold_cut_a_span(patch: Planter) -> None:
+    def cover(items: Sequence[MediaItem], start: int, num_tokens: int, budget: int) -> int:
+        return num_tokens
+
+    patch.setattr(step, "cover_spans", cover)
+    patch.setattr(media, "before_span", _anywhere)
+
+
+@bug(CUT)
+def the_cost_of_encoding_cuts_a_span(patch: Planter) -> None:
+    patch.setattr(media, "before_span", _anywhere)
+
+
+@bug(BEGUN, WOULD_BEGIN)
+def a_hit_ends_inside_a_span(patch: Planter) -> None:
+    patch.setattr(prefix_hits, "before_span", _anywhere)
+
+
+@bug(BEGUN, WOULD_BEGIN)
+def a_hit_is_cut_back_to_the_block_before_the_end_of_a_span(patch: Planter) -> None:
+    def before_spans(request: Request, end: int, size: int) -> int:
+        return before_span(request.media, end * size) // size
+
+    patch.setattr(prefix_hits, "_before_spans", before_spans)
+
+
+@bug(BEGUN, WOULD_BEGIN)
+def a_preempted_request_resumes_inside_a_span(patch: Planter) -> None:
+    original = prefix_hits._before_spans
+
+    def before_spans(request: Request, end: int, size: int) -> int:
+        return end if request.num_preemptions else original(request, end, size)
+
+    patch.setattr(prefix_hits, "_before_spans", before_spans)
+
+
+@bug("a plan does not say that a place is a span")
+def the_executor_is_not_told_of_spans(patch: Planter) -> None:
+    original = planning._place
+    patch.setattr(planning, "_place", lambda item: replace(original(item), is_whole=False))
+
+
+def _anywhere(items: Sequence[MediaItem], position: int) -> int:
+    return position
 
 
 ALL_BUGS = {**BUGS, **MEDIA_BUGS}

@@ -13,6 +13,7 @@ from tokenmill.core.engine.planning import OpenPlan
 from tokenmill.core.engine.request import Request, RequestStatus
 from tokenmill.core.engine.step import Step
 from tokenmill.core.engine.step_log.log import StepLog
+from tokenmill.core.requests.media import cover_spans
 
 
 class Witness:
@@ -133,10 +134,18 @@ class Witness:
         threshold = limits.long_prefill_token_threshold if len(step._members) > 1 else 0
         count = int(min(uncomputed, left, allowed, max_tokens or left, threshold or left))
         if step.media is not None and request.media:
+            if self._splits_its_image(request, start, count, left):
+                return Limit.SPAN
+            count = cover_spans(request.media, start, count, left)
             if self._lacks_its_image(step.media, request, start, left):
                 return Limit.MEDIA
             count = step.media.reach(request, start, count, left)
         return self._room_limit(step, request, hit, start, count)
+
+    def _splits_its_image(self, request: Request, start: int, count: int, left: int) -> bool:
+        """Whether the first token begins an image that the rest of the step cannot compute."""
+        begun = [item for item in request.media if item.is_whole and item.start == start]
+        return any(item.num_tokens > max(count, left) for item in begun)
 
     def _lacks_its_image(self, media: MediaStep, request: Request, start: int, budget: int) -> bool:
         """Whether the first token belongs to an image that cannot be encoded or used now."""

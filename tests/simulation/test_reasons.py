@@ -16,7 +16,7 @@ from .reasons import Witness
 
 OUTSIDE = {Limit.GRAMMAR, Limit.RESTART, Limit.OPEN_STEP, Limit.SCORED}
 """Limits that no simulated step decides."""
-FEW = (*range(12), 41, *range(MEDIA_SEEDS, MEDIA_SEEDS + 4))
+FEW = (*range(12), 41, MEDIA_SEEDS + 8, MEDIA_SEEDS + 9)
 """Seeds in which all other limits occur."""
 MANY = (*range(300), *range(MEDIA_SEEDS, MEDIA_SEEDS + 100))
 CHECK = (pytest.mark.check, pytest.mark.depends_on("src/core", "src/plugins", "pyproject.toml"))
@@ -44,6 +44,7 @@ DECIDED = (
     Limit.STAGE,
     Limit.PLUGIN,
     Limit.MEDIA,
+    Limit.SPAN,
     Limit.SENIOR,
     Limit.SWAPPING,
 )

@@ -53,7 +53,7 @@ def describe(engine: EngineClient, address: str, seconds: float, *, needs_key: b
         engine.max_model_len,
         block_size=info.block_size,
         windows=info.kv_windows,
-        step_tokens=config.token_budget(info.device),
+        step_tokens=config.token_budget(info.device, info.largest_span_tokens),
     )
     num_blocks = info.num_blocks * config.data_parallel_size
     return Ready(

@@ -339,7 +339,8 @@ def _count_blocks(
     spec, model, num_groups = parts.spec, parts.decoder.config, len(layout.groups.windows)
     if spec.device.type == "cpu":
         return kv_cache.count_cpu_blocks(config, model, layout.block_bytes, num_groups)
-    memory = measure_gpu_memory(parts, config, num_drafts)
+    span_tokens = 0 if vision is None else vision.info.largest_span_tokens
+    memory = measure_gpu_memory(parts, config, num_drafts, span_tokens)
     more = graph_bytes(graph_sizes, model.vocab_size)
     more += 0 if drafts is None else drafts.probs_bytes(config.max_num_seqs)
     more += 0 if vision is None else vision.info.cache_bytes + vision.encoder_bytes

@@ -18,7 +18,7 @@ from ..linear.choice import AutoLinear
 from ..models.base import ModelImpl
 from ..running.parts.memory_need import EMBEDDING, Keeping, available_memory
 from ..running.parts.model_parts import Backends, choose_spec, keeping_of, layer_specs, linear_spec
-from ..vision.memory import ImageMemory, estimate_images
+from ..vision.memory import ImageMemory, estimate_images, span_tokens
 from ..weights.checkpoint import Checkpoint
 from ..weights.config.kv_groups import group_layers
 from ..weights.packed import StoredTensor, WeightFormat
@@ -143,7 +143,8 @@ def inspect_model(
     available = available_memory(spec.device, config.num_ranks)
     if spec.device.type == "cpu":
         available //= config.data_parallel_size
-    step_tokens = config.token_budget(spec.device.type)
+    span = span_tokens(checkpoint, config, keeping.spec)
+    step_tokens = config.token_budget(spec.device.type, span)
     stored = {name: checkpoint.stored(name) for name in checkpoint.tensor_names()}
     return ModelReport(
         name=checkpoint.name,

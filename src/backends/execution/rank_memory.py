@@ -24,6 +24,7 @@ from ..running.parts.memory_need import (
 )
 from ..running.parts.model_parts import Backends, choose_spec, keeping_of
 from ..state import kv_cache
+from ..vision.memory import span_tokens
 from ..weights.checkpoint import Checkpoint
 from ..weights.config.kv_groups import group_layers
 from ..weights.config.model_config import ModelConfig
@@ -69,8 +70,11 @@ def estimate_ranks(
     parts: Sequence[Checkpoint], config: EngineConfig, spec: AttentionSpec, keeping: Keeping
 ) -> tuple[RankMemory, ...]:
     """The memory of each rank. `parts`: each rank's part of the model."""
+    span = span_tokens(parts[0], config, keeping.spec)
+    num_tokens = config.token_budget(spec.device.type, span)
     return tuple(
-        _estimate(rank, part, config, spec, keeping, len(parts)) for rank, part in enumerate(parts)
+        _estimate(rank, part, config, spec, keeping, len(parts), num_tokens)
+        for rank, part in enumerate(parts)
     )
 
 
@@ -169,7 +173,9 @@ def _estimate(
     spec: AttentionSpec,
     keeping: Keeping,
     size: int,
+    num_tokens: int,
 ) -> RankMemory:
+    """`size`: the number of ranks. `num_tokens`: of the largest step."""
     model = part.config.for_context(config.max_model_len)
     is_first = spec.device.type == "cuda" or rank % config.tensor_parallel_size == 0
     groups = group_layers(model, config.max_model_len)
@@ -180,7 +186,7 @@ def _estimate(
         rotation=rotary_bytes(model, spec.dtype),
         kv_per_token=block_bytes // spec.block_size * len(groups.windows),
         kv_per_block=block_bytes,
-        activations=_activation_bytes(model, config, spec.dtype, spec.device, size > 1),
+        activations=_activation_bytes(model, config, spec.dtype, num_tokens, size > 1),
         images=image_bytes([part], keeping, config),
     )
 
@@ -189,11 +195,10 @@ def _activation_bytes(
     model: ModelConfig,
     config: EngineConfig,
     dtype: torch.dtype,
-    device: torch.device,
+    num_tokens: int,
     is_divided: bool,
 ) -> int:
     """Estimate the largest step: the widest layer of each token, and each request's logits."""
-    num_tokens = config.token_budget(device.type)
     queries, keys = (heads * model.head_size for heads in (model.num_heads, model.num_kv_heads))
     attention = 2 * (queries + keys)  # q, k, v and the result
     per_token = 3 * model.hidden_size + max(attention, _feed_forward_width(model))

@@ -13,13 +13,15 @@ from .runner import ModelRunner
 from .stage_runner import StageRunner
 
 
-def measure_gpu_memory(parts: ModelParts, config: EngineConfig, num_drafts: int = 0) -> GPUMemory:
+def measure_gpu_memory(
+    parts: ModelParts, config: EngineConfig, num_drafts: int = 0, span_tokens: int = 0
+) -> GPUMemory:
     """Measure the use of the GPU's memory in the largest step that the configuration allows, with
-    `num_drafts` draft tokens per request."""
+    `num_drafts` draft tokens per request. `span_tokens`: see MediaInfo.largest_span_tokens."""
     device = parts.spec.device
     weights = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    run_largest_step(parts, config, num_drafts)
+    run_largest_step(parts, config, num_drafts, span_tokens)
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device)
     torch.cuda.empty_cache()
@@ -32,7 +34,9 @@ def measure_gpu_memory(parts: ModelParts, config: EngineConfig, num_drafts: int 
     )
 
 
-def run_largest_step(parts: ModelParts, config: EngineConfig, num_drafts: int = 0) -> None:
+def run_largest_step(
+    parts: ModelParts, config: EngineConfig, num_drafts: int = 0, span_tokens: int = 0
+) -> None:
     """Prefill `max_num_batched_tokens` tokens and sample `max_num_seqs` requests, or the
     number that the model can take, with filters and penalties. All layers share one layer's
     scratch memory. Stages of a model compute the step together.
@@ -42,7 +46,8 @@ def run_largest_step(parts: ModelParts, config: EngineConfig, num_drafts: int = 
     decoder, attention, groups, spec = parts.decoder, parts.attention, parts.groups, parts.spec
     num_rows = config.max_num_seqs * (1 + num_drafts)
     max_len = decoder.config.max_position_embeddings
-    plan, num_blocks = _largest_plan(config, num_rows, max_len, spec.device, len(groups.windows))
+    budget = config.token_budget(spec.device.type, span_tokens)
+    plan, num_blocks = _largest_plan(config, num_rows, max_len, budget, len(groups.windows))
     shape = attention.kv_cache_shape(num_blocks)
     scratch = torch.zeros(shape, dtype=spec.cache_dtype, device=spec.device)
     cache = KVCache(
@@ -57,11 +62,10 @@ def run_largest_step(parts: ModelParts, config: EngineConfig, num_drafts: int = 
 
 
 def _largest_plan(
-    config: EngineConfig, num_rows: int, max_len: int, device: torch.device, num_groups: int
+    config: EngineConfig, num_rows: int, max_len: int, budget: int, num_groups: int
 ) -> tuple[StepPlan, int]:
     """The plan, and the number of blocks it needs: prompts of maximum length, then of one token.
     All groups of layers have the same blocks."""
-    budget = config.token_budget(device.type)
     num_requests = min(num_rows, budget)
     params = SamplingParams(top_p=0.9, repetition_penalty=1.1, logprobs=config.max_logprobs)
     starts, grants, num_blocks = [], [], 0

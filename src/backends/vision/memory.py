@@ -64,6 +64,13 @@ def estimate_images(
     )
 
 
+def span_tokens(checkpoint: Checkpoint, config: EngineConfig, spec: LinearSpec) -> int:
+    """See MediaInfo.largest_span_tokens; 0 if only text is served. Raises ConfigError as
+    `estimate_images` does."""
+    found = find_vision(checkpoint, config, spec.dtype)
+    return 0 if found is None else found.info.largest_span_tokens
+
+
 def tower_bytes(config: TowerConfig, linear: type[LinearBackend], spec: LinearSpec) -> int:
     """The memory of a tower's weights, as `load_tower` loads it."""
     e = config.hidden_size

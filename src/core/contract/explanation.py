@@ -17,6 +17,8 @@ class Limit(StrEnum):
     """The step could not score more prompt tokens."""
     MEDIA = "its image could not be encoded yet"
     """Others were encoded in the step, or the encoder cache was full."""
+    SPAN = "its image did not fit into the rest of the step"
+    """The tokens of the image see each other, so one step computes them all."""
     SEQUENCES = "max_num_seqs"
     BLOCKS = "no free blocks"
     WATERMARK = "watermark"

@@ -97,9 +97,10 @@ class HookSpecs:
 
         When: once per step. Given: the step, with `running`, `waiting` and the token budget. Call
         `step.schedule(request, max_tokens=None)` in the order of your choice. It returns the number
-        of tokens that it granted. May answer: nothing. Default: the scheduler that plugins.toml
-        chooses. On error: the engine discards all grants of the step, and the built-in policy
-        decides this step; after repeated errors it decides all further steps. Cost: per step.
+        of tokens that it granted: more than `max_tokens` if an image comes first that one step must
+        compute whole. May answer: nothing. Default: the scheduler that plugins.toml chooses. On
+        error: the engine discards all grants of the step, and the built-in policy decides this
+        step; after repeated errors it decides all further steps. Cost: per step.
         """
 
     @hookspec(firstresult=True)

@@ -136,11 +136,17 @@ class StepView(Protocol):
         returns 0 when this step has its share of the requests. Calling it again is harmless. A
         running request may preempt junior requests. A waiting request starts only if all its known
         tokens fit into the KV cache.
+
+        With some models the tokens of an image see each other. One step computes them all: a grant
+        ends before such a span or covers it. If the span comes first, it is granted whole, even if
+        it has more than `max_tokens`, as long as `max_tokens` is not 0 and `budget` allows it.
         """
         ...
 
     def limit(self, request: RequestView, max_tokens: int) -> None:
-        """Grant this request at most `max_tokens` in this step. For wrappers, before they yield."""
+        """Grant this request at most `max_tokens` in this step. For wrappers, before they yield.
+
+        A span that comes first is granted whole, see `schedule`; 0 grants nothing."""
         ...
 
     def wait_until(self, time: float) -> None:

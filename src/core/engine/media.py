@@ -13,7 +13,7 @@ from itertools import takewhile
 
 from ..errors import InvalidRequestError, OverloadedError
 from ..plan import MediaWork
-from ..requests.media import MediaItem
+from ..requests.media import MediaItem, before_span
 from .request import Request
 
 MAX_PIXEL_BYTES = 1 << 30
@@ -234,9 +234,10 @@ class MediaStep:
 
     def reach(self, request: Request, start: int, num_tokens: int, budget: int) -> int:
         """The number of tokens from `start` on, at most `num_tokens`, that a grant can have: it
-        ends before the first item that cannot be encoded now.
+        ends before the first item that cannot be encoded now, or whose span would be cut.
 
         Tokens and costs share the budget. The first item that a step encodes may cost more.
+        `num_tokens` cuts no span.
         """
         room = self._room()
         is_first = not self.encoded
@@ -263,7 +264,7 @@ class MediaStep:
                 return before
             room -= size
             num_tokens = min(num_tokens, budget)
-        return num_tokens
+        return before_span(request.media, start + num_tokens) - start
 
     def take(self, request: Request, start: int, end: int) -> int:
         """Take the items of a grant; returns what encoding them costs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ..requests.media import before_span
 from .blocks.pool import BlockPool
 from .request import Request
 
@@ -28,7 +29,8 @@ def no_hit(pool: BlockPool) -> PrefixHit:
 def find_prefix(pool: BlockPool, request: Request) -> PrefixHit:
     """Find the longest beginning whose blocks, as far as later tokens see them, are cached.
 
-    It never includes the request's last token, which must be computed to sample the next one.
+    It never includes the request's last token, which must be computed to sample the next one. It
+    never ends inside a span: the tokens in the cache would see those after it, but not be seen.
     """
     size = pool.block_size
     end = (request.num_tokens - 1) // size
@@ -42,9 +44,11 @@ def find_prefix(pool: BlockPool, request: Request) -> PrefixHit:
         if window is None:
             found[group] = _find_first(find, group, end)
             end = len(found[group])
+    end = _before_spans(request, end, size)
     if pool.has_windows:
         while end and (missing := _last_missing(pool, find, end)) is not None:
-            end = missing  # a longer beginning has a window that includes the missing block
+            # A longer beginning has a window that includes the missing block.
+            end = _before_spans(request, missing, size)
     for group, num_passed in enumerate(pool.num_passed_blocks(end * size)):
         if pool.windows[group] is None:
             del found[group][end:]
@@ -63,6 +67,13 @@ def _find_first(find: Find, group: int, end: int) -> list[int]:
             break
         found.append(block)
     return found
+
+
+def _before_spans(request: Request, end: int, size: int) -> int:
+    """The largest number of blocks up to `end` after which no span is cut."""
+    while (position := before_span(request.media, end * size)) < end * size:
+        end = position // size
+    return end
 
 
 def _last_missing(pool: BlockPool, find: Find, end: int) -> int | None:

@@ -14,6 +14,7 @@ from itertools import chain, islice
 from ..contract.explanation import Limit
 from ..contract.policy import PreemptionCandidate, RequestView, StepView, Victim
 from ..plan import BlockCopies, CopyDirection
+from ..requests.media import before_span, cover_spans
 from .blocks.pool import BlockPool
 from .media import MediaPool, MediaStep
 from .prefix_hits import PrefixHit, find_prefix, no_hit
@@ -280,14 +281,28 @@ class Step:
                 self._refuse(request, Limit.PLUGIN)
             return 0
         if self.media is not None and request.media:
-            num_tokens = self.media.reach(request, start, num_tokens, self.budget)
+            num_tokens = self._reach(self.media, request, start, num_tokens)
             if not num_tokens:
-                self._refuse(request, Limit.MEDIA)
                 return 0
         if request.scores_prompt:
             num_tokens = self._scorable(request, start, num_tokens)
             if not num_tokens:
                 self._refuse(request, Limit.SCORED)
+        return num_tokens
+
+    def _reach(self, media: MediaStep, request: Request, start: int, num_tokens: int) -> int:
+        """The number of tokens from `start` on that a grant can have with the images among them.
+
+        They are more than `num_tokens` if a span comes first that is longer: a policy may offer
+        less than a span, and it must be computed nevertheless.
+        """
+        num_tokens = cover_spans(request.media, start, num_tokens, self.budget)
+        if not num_tokens:
+            self._refuse(request, Limit.SPAN)
+            return 0
+        num_tokens = media.reach(request, start, num_tokens, self.budget)
+        if not num_tokens:
+            self._refuse(request, Limit.MEDIA)
         return num_tokens
 
     def _scorable(self, request: Request, start: int, num_tokens: int) -> int:
@@ -296,7 +311,7 @@ class Step:
         scored = request.scored_range(start, start + num_tokens)
         if len(scored) <= self._scoring_budget:
             return num_tokens
-        return scored.start + self._scoring_budget - start
+        return before_span(request.media, scored.start + self._scoring_budget) - start
 
     def _extend(self, request: Request, max_tokens: int | None) -> int:
         uncomputed = request.num_uncomputed_tokens

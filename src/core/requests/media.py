@@ -1,7 +1,8 @@
 """Images in prompts, as the engine sees them: items that an encoder turns into rows of the input.
 
 An item is one run of the encoder: a tile of an image, or a whole image. Pixels travel with the
-request, never in plans.
+request, never in plans. A *span* is the tokens of an item that see each other: a later one changes
+what an earlier one computes, so one step computes them all.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class MediaItem:
     pixels: bytes
     """One byte per number, in the order of `shape`."""
     is_whole: bool = False
-    """Whether its tokens see each other: they are a span, and one step computes them all."""
+    """Whether its tokens are a span."""
 
     @property
     def end(self) -> int:
@@ -44,7 +45,7 @@ class MediaPlace:
     start: int
     num_tokens: int
     is_whole: bool = False
-    """Whether its tokens see each other. Then each grant has all of them, or none."""
+    """Whether its tokens are a span. Then each grant has all of them, or none."""
 
 
 def media_in(items: Sequence[MediaItem], start: int, end: int) -> bytes:
@@ -55,3 +56,26 @@ def media_in(items: Sequence[MediaItem], start: int, end: int) -> bytes:
         for item in items
         if item.start < end and start < item.end
     )
+
+
+def before_span(items: Sequence[MediaItem], position: int) -> int:
+    """The last position up to `position` that is not inside a span."""
+    for item in reversed(items):
+        if item.end <= position:
+            break
+        if item.is_whole and item.start < position:
+            return item.start
+    return position
+
+
+def cover_spans(items: Sequence[MediaItem], start: int, num_tokens: int, budget: int) -> int:
+    """The number of tokens from `start` on that a grant can have if it cuts no span.
+
+    It ends before a span that would be cut. If that leaves no token, it covers the span: these are
+    more than `num_tokens`, and none if they are more than `budget`.
+    """
+    end = before_span(items, start + num_tokens)
+    assert end >= start, "a grant would begin inside a span"
+    if end == start:
+        end = next(item.end for item in items if item.start == start)
+    return end - start if end - start <= budget else 0

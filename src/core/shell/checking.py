@@ -152,6 +152,13 @@ def check_media(prompt: MediaPrompt, params: SamplingParams, info: ModelInfo) ->
                 f"the image at token {item.start} does not stand in {item.num_tokens} placeholders",
                 param="prompt",
             )
+        if item.is_whole and item.num_tokens > info.media.largest_span_tokens:
+            raise InvalidRequestError(
+                f"the image at token {item.start} has {item.num_tokens} tokens that one step "
+                f"computes; the largest such image of the model has "
+                f"{info.media.largest_span_tokens}",
+                param="prompt",
+            )
         end = item.end
 
 

@@ -28,14 +28,15 @@ almost every chat: the chat template of the default model alone takes 30 tokens.
 def fit_max_model_len(config: EngineConfig, info: ModelInfo) -> int:
     """The maximum sequence length that the configuration, the model and the KV cache allow.
 
-    Raises ConfigError if the configuration asks for more than model or KV cache allow.
+    Raises ConfigError if the configuration asks for more than model or KV cache allow, or if its
+    steps are too small for the model's images.
     """
     wanted = config.max_model_len or info.max_model_len
     if wanted > info.max_model_len:
         raise ConfigError(
             f"--max-model-len is {wanted}, but the model was made for {info.max_model_len} tokens"
         )
-    step_tokens = config.token_budget(info.device)
+    step_tokens = config.token_budget(info.device, info.largest_span_tokens)
     longest = longest_sequence(
         wanted,
         info.num_blocks,
@@ -68,7 +69,7 @@ def make_core(
     config: EngineConfig, info: ModelInfo, plugins: PluginHost, max_model_len: int
 ) -> EngineCore:
     """Make the engine's state machine for a model and its KV cache."""
-    token_budget = config.token_budget(info.device)
+    token_budget = config.token_budget(info.device, info.largest_span_tokens)
     return EngineCore(
         num_blocks=info.num_blocks,
         block_size=info.block_size,
@@ -102,13 +103,14 @@ def _max_num_scored_tokens(info: ModelInfo, token_budget: int) -> int:
     """Maximum number of prompt tokens that a step scores.
 
     Their logits fit into memory, and the step takes no longer than one that computes a whole token
-    budget and scores nothing.
+    budget and scores nothing. The tokens of a span are computed and scored together.
     """
     in_memory = SCORING_BYTES // (4 * info.vocab_size)
     to_score = info.vocab_size * (info.hidden_size + SCORING_WIDTH)
     to_compute = max(0, info.num_parameters - info.vocab_size * info.hidden_size)
     in_time = token_budget * to_compute // (to_compute + to_score)
-    return max(1, min(in_memory, in_time if to_compute else token_budget))
+    most = min(in_memory, in_time if to_compute else token_budget)
+    return max(1, most, info.largest_span_tokens)
 
 
 def _limit_drafts(plugins: PluginHost, info: ModelInfo) -> SpeculationLimits | None:

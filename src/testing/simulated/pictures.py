@@ -79,6 +79,8 @@ class SimulatedEncoder:
             first, last = max(begin, place.start), min(end, place.start + place.num_tokens)
             if first < last:
                 assert place.digest in self._rows, "an item is not encoded"
+                is_whole = self._items[place.digest][-1].is_whole
+                assert place.is_whole == is_whole, "a plan does not say that a place is a span"
                 rows = self._rows[place.digest]
                 found |= {at: rows[at - place.start] for at in range(first, last)}
         return found

@@ -82,7 +82,7 @@ class Life:
         self._requests = self._driver.requests
         self._tokens = self._driver.tokens
         self._reasons = self._driver.reasons
-        self._num_passed_grants = 0
+        self._num_passed_grants = self._num_spans = 0
         self._drafted: dict[str, tuple[int, int]] = {}
         """Draft tokens verified, and accepted, by request."""
 
@@ -356,8 +356,19 @@ class Life:
             request = self._requests[grant.engine_id]
             most = request.num_prompt_tokens + request.max_tokens
             assert grant.start + grant.num_tokens < most, "a grant computes more than is generated"
+            self._check_spans(request, grant)
             drafted = grant.max_draft_tokens + bool(grant.max_draft_tokens)
             assert grant.start + grant.num_tokens + drafted < most, "drafts exceed max_tokens"
+
+    def _check_spans(self, request: Request, grant: Grant) -> None:
+        """No grant begins or ends inside a span. Its start is the end of what was found in the
+        cache, swapped in, or computed."""
+        end = grant.start + grant.num_tokens
+        for item in request.media:
+            if item.is_whole:
+                assert not item.start < grant.start < item.end, "a grant begins inside a span"
+                assert not item.start < end < item.end, "a grant ends inside a span"
+                self._num_spans += grant.start <= item.start and item.end <= end
 
     def _check_end(self) -> None:
         core = self._core
@@ -427,6 +438,7 @@ class Life:
             num_accepted_tokens=sum(r.num_accepted_tokens for r in self._requests.values()),
             num_item_queries=self._cache.num_item_queries,
             num_item_hits=self._cache.num_item_hits,
+            num_spans=self._num_spans,
         )
 
     def _say(self, line: str, *details: object) -> None:

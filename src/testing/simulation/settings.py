@@ -27,6 +27,8 @@ class Picture:
     num_tokens: int
     cost: int
     pixels: bytes
+    is_whole: bool
+    """Whether its tokens are a span."""
 
     def at(self, start: int) -> MediaItem:
         """The item at a place in a prompt."""
@@ -37,6 +39,7 @@ class Picture:
             cost=self.cost,
             shape=(),
             pixels=self.pixels,
+            is_whole=self.is_whole,
         )
 
 
@@ -76,8 +79,17 @@ class LifeSettings:
         rng = random.Random(f"pictures {seed}")
         pictures = _draw_pictures(rng)
         largest = max(one.num_tokens for one in pictures) * BYTES_PER_TOKEN
+        span = max((one.num_tokens for one in pictures if one.is_whole), default=0)
+        limits = found.limits
+        budget = limits.max_num_batched_tokens
+        if span:  # the engine's start refuses less
+            needed = span + limits.max_num_seqs
+            budget = rng.choice([needed, max(needed, budget)])
         return replace(
-            found, pictures=pictures, media_bytes=int(largest * rng.choice([1, 1.5, 2, 8]))
+            found,
+            pictures=pictures,
+            media_bytes=int(largest * rng.choice([1, 1.5, 2, 8])),
+            limits=replace(limits, max_num_batched_tokens=budget),
         )
 
     @classmethod
@@ -134,6 +146,7 @@ def _draw_pictures(rng: random.Random) -> tuple[Picture, ...]:
             num_tokens=rng.choice(sizes),
             cost=rng.choice([1, 3, 10, 100]),
             pixels=number.to_bytes(4, "big"),
+            is_whole=rng.random() < 0.5,
         )
         for number in range(rng.randint(2, 6))
     )
@@ -182,6 +195,8 @@ class Outcome:
     num_item_queries: int = 0
     num_item_hits: int = 0
     """Items that grants needed, and those of them that were encoded already."""
+    num_spans: int = 0
+    """Items that a grant computed whole, because their tokens see each other."""
 
     def add(self, other: Outcome) -> None:
         """Add the counts of another outcome."""

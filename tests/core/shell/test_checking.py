@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tokenmill
-from tokenmill.core.errors import EngineStoppedError
+from tokenmill.core.errors import EngineStoppedError, InvalidRequestError
+from tokenmill.core.requests.media import MediaItem
+from tokenmill.core.requests.media_prompt import MediaPrompt
 from tokenmill.core.requests.sampling_params import SamplingParams
-from tokenmill.core.shell.checking import check_ids
+from tokenmill.core.shell.checking import check_ids, check_media
+from tokenmill.testing.simulated.executor import SimulatedExecutor
+from tokenmill.testing.simulated.pictures import PLACEHOLDER
 
 from .test_engine_shell import PROMPT, in_event_loop, make_engine
 
@@ -44,3 +49,28 @@ def test_only_the_check_makes_a_checked_request() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("CheckedRequest")
     }
     assert makers == {"checking.py"}
+
+
+def test_an_image_is_refused_if_no_step_has_room_for_its_tokens() -> None:
+    """The start has checked the token budget for the largest such image of the model."""
+    info = SimulatedExecutor(num_blocks=8, block_size=4, media_bytes=100).info
+    assert info.media is not None
+    info = replace(info, media=replace(info.media, largest_span_tokens=3))
+
+    def check(num_tokens: int, *, is_whole: bool) -> None:
+        item = MediaItem(
+            digest=b"x",
+            start=1,
+            num_tokens=num_tokens,
+            cost=1,
+            shape=(),
+            pixels=b"x",
+            is_whole=is_whole,
+        )
+        prompt = MediaPrompt(token_ids=[1, *[PLACEHOLDER] * num_tokens], items=(item,))
+        check_media(prompt, SamplingParams(), info)
+
+    check(3, is_whole=True)
+    check(4, is_whole=False)
+    with pytest.raises(InvalidRequestError, match=r"has 4 tokens .* the model has 3"):
+        check(4, is_whole=True)

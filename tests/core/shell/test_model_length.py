@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
-from tokenmill.core.shell.new_core import fit_max_model_len
+from tokenmill.core.host.plugin_host import PluginHost
+from tokenmill.core.interfaces import ModelInfo
+from tokenmill.core.requests.sampling_params import SamplingParams
+from tokenmill.core.shell.checking import check_ids
+from tokenmill.core.shell.new_core import fit_max_model_len, make_core
+from tokenmill.core.shell.new_requests import make_requests
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 
@@ -58,3 +64,57 @@ def test_cache_memory_for_almost_no_tokens_is_refused_with_a_number_that_would_d
     assert named and int(named[1]) == 16 * info.kv_bytes_per_block
     assert fit(16, kv_cache_memory=1 << 20) == 256
     assert fit(2, kv_cache_memory=1 << 20, max_model_len=32) == 32
+
+
+def with_images(span_tokens: int, device: str = "cpu") -> ModelInfo:
+    """A model with images whose tokens see each other, in up to `span_tokens` tokens."""
+    info = SimulatedExecutor(
+        num_blocks=1000, block_size=16, max_model_len=10_000, media_bytes=1
+    ).info
+    assert info.media is not None
+    media = replace(info.media, largest_span_tokens=span_tokens)
+    return replace(info, device=device, media=media)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"max_num_batched_tokens": 263, "max_num_seqs": 8}, "264, or set --max-num-seqs to 7"),
+        ({"max_num_batched_tokens": 256, "max_num_seqs": 8}, "264"),
+        ({"max_num_batched_tokens": 300}, "512, or set --max-num-seqs to 44"),
+    ],
+)
+def test_a_budget_without_room_for_an_image_beside_all_decodes_is_refused_with_what_would_do(
+    options: dict[str, int], remedy: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"an image of 256 tokens .*: raise it to {remedy}$"):
+        fit_max_model_len(EngineConfig(**options), with_images(256))
+    assert fit_max_model_len(EngineConfig(**options), with_images(0))
+
+
+@pytest.mark.parametrize(
+    ("device", "max_num_seqs", "span_tokens", "budget"),
+    [
+        ("cpu", 8, 0, 256),
+        ("cpu", 8, 256, 264),
+        ("cpu", 256, 256, 512),
+        ("cpu", 8, 100, 256),
+        ("cuda", 8, 256, 8192),
+        ("cuda", 8, 9000, 9008),
+    ],
+)
+def test_the_default_budget_has_room_for_an_image_beside_all_decodes(
+    device: str, max_num_seqs: int, span_tokens: int, budget: int
+) -> None:
+    config, info = EngineConfig(max_num_seqs=max_num_seqs), with_images(span_tokens, device)
+    max_model_len = fit_max_model_len(config, info)
+    core = make_core(config, info, PluginHost.load(config), max_model_len)
+    checked = check_ids(
+        [1] * 9900, SamplingParams(), vocab_size=info.vocab_size, max_model_len=max_model_len
+    )
+    requests = make_requests(
+        checked, request_id="long", seed=0, arrival_time=0.0, info=info, config=config
+    )
+    core.add(requests, 0.0)
+    plan = core.plan(0.0)
+    assert plan is not None and plan.num_tokens == budget

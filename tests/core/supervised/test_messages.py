@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from tokenmill.core.outputs import CompletionOutput, FinishReason, RequestMetric
 from tokenmill.core.plan import TokenLogprobs
 from tokenmill.core.processes.channels.messages import Refused, encode
 from tokenmill.core.requests.grammar import Grammar
+from tokenmill.core.requests.media import MediaItem
 from tokenmill.core.requests.request_options import RequestOptions
 from tokenmill.core.requests.sampling_params import OutputKind, SamplingParams
 from tokenmill.core.shell.checking import NO_OPTIONS, CheckedRequest, check_ids
@@ -96,6 +98,25 @@ def test_a_request_arrives_equal_and_read_only_without_a_second_check(
     for given in (found.request.params.extra_args, found.request.options.metadata):
         with pytest.raises(TypeError, match="read-only"):
             given["a"] = "b"
+
+
+def test_images_arrive_equal_with_their_pixels() -> None:
+    items = tuple(
+        MediaItem(
+            digest=pixels,
+            start=start,
+            num_tokens=2,
+            cost=5,
+            shape=(1, 1, 3),
+            pixels=pixels,
+            is_whole=is_whole,
+        )
+        for start, pixels, is_whole in ((1, b"abc", True), (3, b"def", False))
+    )
+    request = replace(checked((1, 7, 7, 7, 7), PARAMS), media=items)
+    found = decode_to_engine(encode(Submit(7, request.without_pixels())))
+    assert isinstance(found, Submit) and [one.pixels for one in found.request.media] == [b"", b""]
+    assert found.request.with_pixels({item.digest: item.pixels for item in items}) == request
 
 
 def test_outputs_arrive_equal() -> None:

@@ -23,7 +23,8 @@ class Pixels:
     cost: int
     """The cost of the encoder's run, in prompt tokens of the model."""
     is_whole: bool = False
-    """Whether its tokens see each other in the model's attention. Then one step computes them all."""
+    """Whether its tokens see each other in the model's attention. One step computes them all then,
+    and they are at most `MediaInfo.largest_span_tokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

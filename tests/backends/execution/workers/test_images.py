@@ -19,20 +19,33 @@ from .starting import start
 
 SIGHTED = f"{targets.__name__}:{targets.sighted.__name__}"
 PROMPT = (20, *[PLACEHOLDER] * 3, 21, *[PLACEHOLDER] * 3, 22)
+WHOLE = b"y"
+"""The image whose tokens see each other. The simulated executor compares its place with it."""
 LARGE = 3 << 20
 """Bytes of pixels: more than the shared memory between the processes has room for."""
 
 
 def item(name: bytes, start: int) -> MediaItem:
     pixels = name * LARGE
-    return MediaItem(digest=name, start=start, num_tokens=3, cost=5, shape=(), pixels=pixels)
+    return MediaItem(
+        digest=name,
+        start=start,
+        num_tokens=3,
+        cost=5,
+        shape=(),
+        pixels=pixels,
+        is_whole=name == WHOLE,
+    )
 
 
 def plan(items: tuple[MediaItem, ...], step_id: int) -> StepPlan:
     """A step that starts the request and encodes its items."""
     whole = prompt_plan("a", PROMPT, step_id)
     places = tuple(
-        MediaPlace(digest=one.digest, start=one.start, num_tokens=one.num_tokens) for one in items
+        MediaPlace(
+            digest=one.digest, start=one.start, num_tokens=one.num_tokens, is_whole=one.is_whole
+        )
+        for one in items
     )
     [begun] = whole.starts
     work = MediaWork(encode=tuple(one.digest for one in items))
