@@ -20,7 +20,7 @@ from .tiny_smolvlm import picture
 
 SIZES = ((64, 64), (9, 9), (200, 40), (1, 30))
 """Width and height. All become one square."""
-STARVED_TOKENS = 224
+STARVED_TOKENS = 192
 """Room in the KV cache for one or two of the longest chats."""
 SMALL_STEP = TOKENS_PER_IMAGE + 8
 """The smallest one that has room for an image beside one token of each of 7 other requests."""
@@ -57,7 +57,7 @@ def cases(folder: Path, number: int) -> list[Case]:
 
 
 def check(folder: Path, chosen: Sequence[Case], setting: Setting, **options: Any) -> None:
-    check_chats(folder, chosen, setting, STARVED_TOKENS, **options)
+    check_chats(folder, chosen, setting, STARVED_TOKENS, num_groups=2, **options)
 
 
 @pytest.mark.parametrize("setting", QUICK, ids=str)
