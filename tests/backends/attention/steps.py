@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -41,6 +41,14 @@ class Span:
     num_queries: int
     seq_len: int
 
+    @property
+    def last_keys_q(self) -> torch.Tensor:
+        """The last key that each query sees, int32, if all but the first and the last see each
+        other."""
+        keys_q = torch.arange(self.seq_len - self.num_queries, self.seq_len, dtype=torch.int32)
+        keys_q[1:-1] = self.seq_len - 2
+        return keys_q
+
 
 DECODES = [Span(1, n) for n in (1, 7, 8, 9, 40, 130, 131, 300)]
 PROMPTS = [Span(n, n) for n in (2, 8, 33, 70)]
@@ -58,6 +66,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "soft cap": {"logits_soft_cap": 0.7},
     "window and cap": {"sliding_window": 37, "logits_soft_cap": 0.7},
 }
+IMAGES: dict[str, dict[str, Any]] = {
+    "images": {"sees_ahead": True},
+    "window and images": {"sliding_window": 11, "sees_ahead": True},
+    "window, cap and images": {"sees_ahead": True, **VARIANTS["window and cap"]},
+}
+"""For backends whose queries may see later keys."""
 
 
 class Step:
@@ -80,6 +94,9 @@ class Step:
         self.v = [self._random(s.seq_len, spec.num_kv_heads) for s in sequences]
         self.slots = self._place()
         self.batch = self._batch(sequences, num_decodes)
+        if spec.sees_ahead:
+            last_keys_t = torch.cat([s.last_keys_q for s in sequences]).to(spec.device)
+            self.batch = replace(self.batch, last_keys_t=last_keys_t)
         self.sinks_h: torch.Tensor | None = None
         if spec.has_sinks:
             self.sinks_h = torch.randn(spec.num_heads, generator=self.generator) + 1
@@ -150,9 +167,10 @@ class Step:
 
     def expected(self) -> list[torch.Tensor]:
         """In float64."""
+        ahead = [s.last_keys_q if self.spec.sees_ahead else None for s in self.sequences]
         return [
-            reference_attention(self.spec, q, self.stored(k), self.stored(v), self.sinks_h)
-            for q, k, v in zip(self.q, self.k, self.v, strict=True)
+            reference_attention(self.spec, q, self.stored(k), self.stored(v), self.sinks_h, last)
+            for q, k, v, last in zip(self.q, self.k, self.v, ahead, strict=True)
         ]
 
     def stored(self, rows: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ from .package_fakes import (
     install_flash_attention_2,
     install_flash_attention_3,
 )
-from .steps import BATCHES, SPEC, VARIANTS, Step
+from .steps import BATCHES, IMAGES, SPEC, VARIANTS, Step
 from .xformers.fakes import install_xformers
 
 
@@ -64,6 +64,16 @@ def test_equals_a_naive_float64_computation(flash: Calls, kind: str, variant: st
     flash.names.clear()
     step.check()
     assert bool(flash.names) == (kind != "decodes")
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_the_one_for_prompts_lets_tokens_of_an_image_see_each_other(
+    flash: Calls, kind: str
+) -> None:
+    spec = replace(SPEC, **IMAGES["window and images"])
+    Step(paired(TorchAttention, FlashAttention), spec, *BATCHES[kind]).check()
+    refused = paired(FlashAttention, TorchAttention).reasons_against(spec)
+    assert any("cannot see each other" in reason for reason in refused)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ E4M3 = torch.float8_e4m3fn
 class Spec:
     kv_cache_dtype: Any = None
     has_sinks: bool = False
+    sees_ahead: bool = False
 
 
 class Plain:
@@ -57,6 +58,16 @@ def test_a_backend_that_does_not_name_the_type_is_refused_with_its_own_reasons()
 @pytest.mark.parametrize("backend", [Narrow, Composed])
 def test_one_that_names_it_or_asks_others_speaks_for_itself(backend: type[Plain]) -> None:
     assert reasons_against(backend, Spec(E4M3)) == ["it is Monday"]
+
+
+def test_a_backend_that_sees_only_back_is_refused_for_images_that_need_more() -> None:
+    [_, reason] = reasons_against(Plain, Spec(sees_ahead=True))
+    assert "tokens of an image cannot see each other" in reason
+
+    class Seeing(Plain):
+        capabilities = AttentionCapabilities(sees_ahead=True)
+
+    assert reasons_against(Seeing, Spec(sees_ahead=True)) == ["it is Monday"]
 
 
 def test_a_backend_that_compiles_something_does_so_first_and_shows_its_progress() -> None:

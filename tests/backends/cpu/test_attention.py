@@ -10,7 +10,16 @@ import pytest
 import torch
 
 from tests.backends.attention import steps
-from tests.backends.attention.steps import BATCHES, CHUNKS, DECODES, PROMPTS, VARIANTS, Span, Step
+from tests.backends.attention.steps import (
+    BATCHES,
+    CHUNKS,
+    DECODES,
+    IMAGES,
+    PROMPTS,
+    VARIANTS,
+    Span,
+    Step,
+)
 from tokenmill.backends import offers
 from tokenmill.backends.attention.base import AttentionBackend, AttentionSpec
 from tokenmill.backends.attention.torch.backend import TorchAttention
@@ -51,10 +60,10 @@ def check(spec: AttentionSpec, sequences: list[Span]) -> None:
 
 @pytest.mark.usefixtures("instruction_set")
 @by_dtype
-@pytest.mark.parametrize("variant", VARIANTS | SINKS)
+@pytest.mark.parametrize("variant", VARIANTS | SINKS | IMAGES)
 @pytest.mark.parametrize("kind", BATCHES)
 def test_equals_a_naive_float64_computation(kind: str, variant: str, dtype: torch.dtype) -> None:
-    check(replace(SPEC, dtype=dtype, **(VARIANTS | SINKS)[variant]), list(BATCHES[kind][0]))
+    check(replace(SPEC, dtype=dtype, **(VARIANTS | SINKS | IMAGES)[variant]), list(BATCHES[kind][0]))
 
 
 @pytest.mark.usefixtures("instruction_set")
@@ -88,9 +97,9 @@ def test_query_heads_share_kv_heads_in_any_ratio(
 
 @pytest.mark.usefixtures("instruction_set")
 @by_dtype
-@pytest.mark.parametrize("variant", ["plain", "window and cap", "sinks"])
+@pytest.mark.parametrize("variant", ["plain", "window and cap", "sinks", "window and images"])
 def test_chunks_of_a_long_context_are_merged(variant: str, dtype: torch.dtype) -> None:
-    step = make_step(replace(SPEC, dtype=dtype, **(VARIANTS | SINKS)[variant]), LONG)
+    step = make_step(replace(SPEC, dtype=dtype, **(VARIANTS | SINKS | IMAGES)[variant]), LONG)
     for actual, expected in zip(step.run(), expected_of(variant, dtype), strict=True):
         torch.testing.assert_close(
             actual.double(), expected, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype]
@@ -100,7 +109,7 @@ def test_chunks_of_a_long_context_are_merged(variant: str, dtype: torch.dtype) -
 @cache
 def expected_of(variant: str, dtype: torch.dtype) -> list[torch.Tensor]:
     """In float64; half a second, and the same for every instruction set."""
-    return make_step(replace(SPEC, dtype=dtype, **(VARIANTS | SINKS)[variant]), LONG).expected()
+    return make_step(replace(SPEC, dtype=dtype, **(VARIANTS | SINKS | IMAGES)[variant]), LONG).expected()
 
 
 def test_each_layer_has_its_own_sinks() -> None:

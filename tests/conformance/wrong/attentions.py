@@ -136,6 +136,11 @@ class CapsByCutting(Plain):
         return scores.clamp(-cap, cap)
 
 
+@fails(suite.check_tokens_of_an_image_see_each_other)
+class SeesOnlyBack(Plain):
+    capabilities = AttentionCapabilities(sinks=True, sees_ahead=True)
+
+
 @fails(suite.check_sinks_take_part_in_the_softmax)
 class ForgetsTheSinks(Plain):
     def weigh_with_sinks(self, scores: torch.Tensor) -> torch.Tensor:

@@ -158,6 +158,14 @@ def check_sinks(backend: BackendClass, spec: AttentionSpec) -> None:
     _check_each(backend, [replace(spec, has_sinks=True)])
 
 
+def check_sees_ahead(backend: BackendClass, spec: AttentionSpec) -> None:
+    """Queries see keys up to the last one that the step names, in a window and beside a cap, too."""
+    ahead = replace(spec, sees_ahead=True)
+    windows = [replace(ahead, sliding_window=window) for window in _WINDOWS]
+    capped = replace(ahead, logits_soft_cap=_CAPS[1], sliding_window=_WINDOWS[2])
+    _check_each(backend, [ahead, *windows, capped])
+
+
 def check_fp8(backend: BackendClass, spec: AttentionSpec) -> None:
     """Steps, unused blocks, copies and graphs are right with a cache of each supported 8-bit
     type."""

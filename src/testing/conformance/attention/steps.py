@@ -7,7 +7,7 @@ of the longest block table.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,15 @@ class Span:
     def num_known(self) -> int:
         """Tokens that earlier steps computed."""
         return self.seq_len - self.num_queries
+
+    @property
+    def last_keys_q(self) -> torch.Tensor:
+        """The last key that each query sees, int32, if the queries of the second third see each
+        other."""
+        keys_q = torch.arange(self.num_known, self.seq_len, dtype=torch.int32)
+        begin, end = self.num_queries // 3, 2 * self.num_queries // 3
+        keys_q[begin:end] = self.num_known + end - 1
+        return keys_q
 
 
 class Step:
@@ -62,7 +71,11 @@ class Step:
     @property
     def batch(self) -> AttentionBatch:
         """The step's AttentionBatch, in new tensors."""
-        return self._batch(range(len(self.spans)), self.spans, self.num_decodes)
+        batch = self._batch(range(len(self.spans)), self.spans, self.num_decodes)
+        if not self.spec.sees_ahead:
+            return batch
+        last_keys_t = torch.cat([span.last_keys_q for span in self.spans])
+        return replace(batch, last_keys_t=last_keys_t.to(self.spec.device))
 
     def inputs(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries [t, h, d], keys and values [t, k, d] of the step's tokens."""
@@ -121,7 +134,10 @@ class Step:
             if index in spoiled:
                 continue
             k_lkd, v_lkd = (self._stored(rows[index]) for rows in (self.k, self.v))
-            expected = reference_attention(self.spec, self.q[index], k_lkd, v_lkd, self.sinks_h)
+            last_keys_q = span.last_keys_q.to(actual.device) if self.spec.sees_ahead else None
+            expected = reference_attention(
+                self.spec, self.q[index], k_lkd, v_lkd, self.sinks_h, last_keys_q
+            )
             is_close = torch.isclose(actual, expected, rtol=bound, atol=bound)
             assert is_close.all(), (
                 f"sequence {index} of {len(self.spans)} ({span}, the first {self.num_decodes} are "

@@ -10,14 +10,14 @@ import torch
 from tokenmill.backends.attention.fp8 import FP8_DTYPES, movable, quantize
 from tokenmill.backends.attention.torch.backend import TorchAttention
 
-from ..steps import BATCHES, CHUNKS, PROMPTS, SPEC, VARIANTS, Step
+from ..steps import BATCHES, CHUNKS, IMAGES, PROMPTS, SPEC, VARIANTS, Step
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS | IMAGES)
 @pytest.mark.parametrize("kind", BATCHES)
 def test_equals_a_naive_float64_computation(kind: str, variant: str) -> None:
     sequences, num_decodes = BATCHES[kind]
-    Step(TorchAttention, replace(SPEC, **VARIANTS[variant]), sequences, num_decodes).check()
+    Step(TorchAttention, replace(SPEC, **(VARIANTS | IMAGES)[variant]), sequences, num_decodes).check()
 
 
 @pytest.mark.parametrize("block_size", [1, 5, 8, 16, 32])
