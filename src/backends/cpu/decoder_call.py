@@ -21,7 +21,7 @@ from ..state.kv_cache import KVCache
 from .attention import CPUAttention
 from .decoder_description import DecoderDescription, decoder_of
 from .native.library import Element, load_library
-from .native.structures import DecoderModelStruct, DecoderStepStruct
+from .native.structures import DecoderModelStruct, DecoderStepStruct, EmbeddingStruct
 from .sampling import NativeSampling
 
 _ALIGNMENT = 64
@@ -46,8 +46,8 @@ class Phase(IntEnum):
 
 
 class DecoderCall:
-    """Computes the steps of a native decoder, or of a stage of one: StepModel of runner.py, and
-    StageModel of stage_runner.py, by the native library."""
+    """Computes the steps of a native decoder, or of a stage of one: StepModel of runner.py,
+    StageModel of stage_runner.py and RowsModel of image_model.py, by the native library."""
 
     def __init__(
         self, model: Model, attentions: Sequence[AttentionBackend], kv_cache: KVCache
@@ -72,6 +72,9 @@ class DecoderCall:
         )
         plans = [self._attentions.index(one) for one in native]
         self._model = DecoderDescription(decoder, native[0].struct, plans)
+        self._from_rows = DecoderModelStruct.from_buffer_copy(self._model.struct)
+        """The same model without an embedding: it takes hidden states."""
+        self._from_rows.embedding = EmbeddingStruct()
         self._nanoseconds: ctypes.Array[ctypes.c_int64] | None = None
         self._load = decoder.expert_load
         experts = decoder.config.experts
@@ -89,19 +92,36 @@ class DecoderCall:
         )
 
     def logits(self, batch: InputBatch) -> torch.Tensor:
-        config, hidden_te = self._config, self._begin(batch)
+        return self._logits(batch, self._begin(batch), self._model.struct)
+
+    def logits_from(self, hidden_te: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        return self._logits(batch, hidden_te.to(self.dtype), self._from_rows)
+
+    def _logits(
+        self, batch: InputBatch, hidden_te: torch.Tensor | None, model: DecoderModelStruct
+    ) -> torch.Tensor:
+        config = self._config
         # Allocated by numpy, not torch: a torch operation before the call would let the event loop
         # take the GIL and deliver a whole step first.
         num_sampled = batch.sampled_rows_r.shape[0]
         logits_rv = torch.from_numpy(np.empty((num_sampled, config.num_logits), np.float32))
-        self._compute(batch, hidden_te, logits_rv)
+        self._compute(batch, hidden_te, logits_rv, model)
         cap = config.logits_soft_cap
         return logits_rv if cap is None else logits_rv.div_(cap).tanh_().mul_(cap)
 
     def forward(self, batch: InputBatch) -> torch.Tensor:
         hidden_te = self._begin(batch)
-        assert hidden_te is not None and self._neighbours is not None, "it is a stage"
-        self._compute(batch, hidden_te, None)
+        assert hidden_te is not None, "it is a stage"
+        return self._forward(batch, hidden_te, self._model.struct)
+
+    def forward_from(self, hidden_te: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        return self._forward(batch, hidden_te.to(self.dtype), self._from_rows)
+
+    def _forward(
+        self, batch: InputBatch, hidden_te: torch.Tensor, model: DecoderModelStruct
+    ) -> torch.Tensor:
+        assert self._neighbours is not None, "it is a stage"
+        self._compute(batch, hidden_te, None, model)
         self._neighbours.send(hidden_te)
         return hidden_te
 
@@ -119,7 +139,11 @@ class DecoderCall:
         return self._neighbours.receive(*shape, self.dtype)
 
     def _compute(
-        self, batch: InputBatch, hidden_te: torch.Tensor | None, logits_rv: torch.Tensor | None
+        self,
+        batch: InputBatch,
+        hidden_te: torch.Tensor | None,
+        logits_rv: torch.Tensor | None,
+        model: DecoderModelStruct,
     ) -> None:
         """Compute all layers on `hidden_te`, contiguous [t, e], and then `logits_rv`."""
         config, num_tokens = self._config, batch.token_ids_t.shape[0]
@@ -164,7 +188,7 @@ class DecoderCall:
         if self._load is not None:
             ctypes.memset(self._expert_tokens, 0, ctypes.sizeof(self._expert_tokens))
             step.expert_tokens = ctypes.addressof(self._expert_tokens)
-        self._run(ctypes.byref(self._model.struct), ctypes.byref(step))
+        self._run(ctypes.byref(model), ctypes.byref(step))
         if self._load is not None:
             self._load.add(tuple(self._expert_tokens))
         self._sampled = sampled, num_sampled

@@ -134,7 +134,7 @@ class ModelExecutor:
         load = own.expert_load if isinstance(own, Decoder | StagedDecoder) else None
         if not checkpoint.config.has_head:
             stage = parts.step_model(cache)
-            images = _image_model(vision, parts, cache)
+            images = _image_model(vision, parts, cache, stage)
             stage_runner = StageRunner(parts.decoder, parts.attention, cache, stage, images)
             single_thread = None if stage is None else SingleTorchThread()
             return cls(info, stage_runner, single_thread, expert_load=load)
@@ -156,7 +156,7 @@ class ModelExecutor:
             needs_hidden_states=speculation is not None and speculation.needs_hidden_states,
             processing=processing,
             grammars=grammars,
-            images=_image_model(vision, parts, cache),
+            images=_image_model(vision, parts, cache, model),
         )
         draft_runner = None
         if drafts is not None:
@@ -227,15 +227,18 @@ def _load_vision(checkpoint: Checkpoint, config: EngineConfig, parts: ModelParts
     )
 
 
-def _image_model(vision: Vision | None, parts: ModelParts, cache: KVCache) -> ImageModel | None:
-    """Computes the steps with images. None: they are like other steps in this stage."""
+def _image_model(
+    vision: Vision | None, parts: ModelParts, cache: KVCache, model: DecoderCall | None
+) -> ImageModel | None:
+    """Computes the steps with images. None: they are like other steps in this stage. `model`: the
+    call that runs the decoder; None: it runs layer by layer."""
     decoder = parts.decoder
     is_later_stage = not decoder.config.has_embedding
     if vision is None and not (is_later_stage and parts.spec.sees_ahead):
         return None
     assert isinstance(decoder, Decoder | StagedDecoder), "only its tower was loaded"
-    layered = LayeredModel(decoder, parts.attention, cache)
-    return ImageModel(decoder, layered, None if vision is None else EncodedItems(vision.tower))
+    runs = model or LayeredModel(decoder, parts.attention, cache)
+    return ImageModel(decoder, runs, None if vision is None else EncodedItems(vision.tower))
 
 
 def build_cpu_library(config: EngineConfig, progress: Progress) -> None:

@@ -1,8 +1,6 @@
 """Steps with images: rows of the encoder stand in the places of tokens, and tokens of an image may
 see each other.
 
-Such a step is computed layer by layer. All others stay one call of the whole model.
-
 Shape suffixes: t tokens of the step, e hidden size, r sampled rows, v vocabulary.
 """
 
@@ -11,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +19,10 @@ from ...core.plan import Grant, MediaWork
 from ...core.requests.media import MediaItem
 from ..attention.base import AttentionBatch
 from ..models.base import TakesRows
+from ..sampling.ops import SamplingOps
 from ..state.input_batch import InputBatch
 from ..state.request_state import RequestState
 from ..vision.encoded_items import EncodedItems
-from .layered_model import LayeredModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +35,33 @@ class ImageStep:
     """Stretches of rows, each with the index of its first token in the batch."""
 
 
+class RowsModel(Protocol):
+    """A model that computes a whole step, also from given hidden states. See StepModel and
+    StageModel for the other members."""
+
+    def logits(self, batch: InputBatch) -> torch.Tensor: ...
+    def logits_from(self, hidden_te: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        """As `logits`, from the hidden states before the first layer, contiguous."""
+        ...
+
+    def forward(self, batch: InputBatch) -> torch.Tensor: ...
+    def forward_from(self, hidden_te: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        """As `forward`, from the hidden states before the first layer, contiguous."""
+        ...
+
+    def hidden_states(self) -> torch.Tensor: ...
+    @property
+    def sampling(self) -> SamplingOps: ...
+
+
 class ImageModel:
     """Computes the steps of a decoder that have images."""
 
-    def __init__(
-        self, decoder: TakesRows, layered: LayeredModel, items: EncodedItems | None
-    ) -> None:
-        """`items`: None in a stage after the first one, which gets hidden states."""
+    def __init__(self, decoder: TakesRows, model: RowsModel, items: EncodedItems | None) -> None:
+        """`model` runs the decoder. `items`: None in a stage after the first one, which gets hidden
+        states."""
         self._decoder, self._items = decoder, items
-        self.layered = layered
+        self.model = model
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
         self._seconds = 0.0
 
@@ -87,7 +104,7 @@ class ImageModel:
     def step(
         self, batch: InputBatch, grants: Sequence[Grant], states: Sequence[RequestState]
     ) -> ImageStep | None:
-        """What is special in a step with images. None: it is like any other step."""
+        """The images of a step. None: it is like any other step."""
         ordered = [(grants[index], states[index]) for index in batch.grant_order]
         if not any(state.start.media for _, state in ordered):
             return None
@@ -115,15 +132,15 @@ class ImageModel:
     def logits(self, step: ImageStep) -> torch.Tensor:
         """float32 [r, v] of the batch's sampled rows; see StepModel."""
         if self._items is None:
-            return self.layered.logits(step.batch)
-        return self.layered.logits_from(self._embed(step), step.batch, self._decoder)
+            return self.model.logits(step.batch)
+        return self.model.logits_from(self._embed(step), step.batch)
 
     def forward(self, step: ImageStep) -> None:
         """Compute a stage's part of the step; see StageModel."""
         if self._items is None:
-            self.layered.forward(step.batch)
+            self.model.forward(step.batch)
         else:
-            self.layered.forward_from(self._embed(step), step.batch, self._decoder)
+            self.model.forward_from(self._embed(step), step.batch)
 
     def _embed(self, step: ImageStep) -> torch.Tensor:
         hidden_te = self._decoder.embed(step.batch.token_ids_t)

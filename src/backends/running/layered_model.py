@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -26,17 +26,13 @@ class LayeredModel:
     def logits(self, batch: InputBatch) -> torch.Tensor:
         return self._logits(self.forward(batch), batch)
 
-    def logits_from(
-        self, hidden_te: torch.Tensor, batch: InputBatch, decoder: TakesRows
-    ) -> torch.Tensor:
-        """As `logits`, from the hidden states before the first layer. `decoder`: the one that this
-        object runs."""
-        return self._logits(self.forward_from(hidden_te, batch, decoder), batch)
+    def logits_from(self, hidden_te: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        """See RowsModel. The decoder must be a TakesRows."""
+        return self._logits(self.forward_from(hidden_te, batch), batch)
 
-    def forward_from(
-        self, hidden_te: torch.Tensor, batch: InputBatch, decoder: TakesRows
-    ) -> torch.Tensor:
-        """As `forward`, from the hidden states before the first layer."""
+    def forward_from(self, hidden_te: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        """See RowsModel. The decoder must be a TakesRows."""
+        decoder = cast(TakesRows, self._decoder)
         attend = self._attend(self._attention.build_metadata(batch.attention))
         return decoder.forward_from(hidden_te, batch.positions_t, attend)
 

@@ -173,7 +173,7 @@ class ModelRunner:
     ) -> torch.Tensor:
         self._used = self._model
         if self._images is not None and (step := self._images.step(batch, grants, states)):
-            self._used = self._images.layered
+            self._used = self._images.model
             return self._images.logits(step)
         return self._model.logits(batch)
 
