@@ -33,7 +33,7 @@ from ..models.native.feed_forward import ExpertLoad
 from ..models.pipeline_parallel import StagedDecoder
 from ..running.checking.model_check import check_model
 from ..running.graphs.graph_choice import capture_graphs, graph_bytes, graph_sizes
-from ..running.image_model import ImageModel
+from ..running.image_model import ImageModel, RowsModel
 from ..running.layered_model import LayeredModel
 from ..running.parts.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
@@ -228,7 +228,7 @@ def _load_vision(checkpoint: Checkpoint, config: EngineConfig, parts: ModelParts
 
 
 def _image_model(
-    vision: Vision | None, parts: ModelParts, cache: KVCache, model: DecoderCall | None
+    vision: Vision | None, parts: ModelParts, cache: KVCache, model: RowsModel | None
 ) -> ImageModel | None:
     """Computes the steps with images. None: they are like other steps in this stage. `model`: the
     call that runs the decoder; None: it runs layer by layer."""
