@@ -168,6 +168,16 @@ class Reference:
             return_tensors="pt",
         )
 
+    def rows(
+        self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image]
+    ) -> torch.Tensor:
+        """The rows of the first image."""
+        pixels = self.inputs(messages, images)["pixel_values"]
+        with torch.inference_mode():
+            found = self._model.model.get_image_features(pixels, return_dict=True)
+        rows: torch.Tensor = found.pooler_output[0]
+        return rows
+
     def answer(
         self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image], num_tokens: int
     ) -> tuple[list[int], list[int]]:
