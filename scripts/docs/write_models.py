@@ -113,8 +113,8 @@ LLAMA = "llama"
 
 NATIVE = """\
 These models, and others with the same `model_type`, run on CPUs and GPUs. They are read from
-Hugging Face directories with safetensors and from GGUF files, which may be split. SmolVLM and
-Idefics3 also read [images](serving/images.md). Of other multimodal models, the text model is used
+Hugging Face directories with safetensors and from GGUF files, which may be split. SmolVLM, Idefics3
+and Gemma 3 also read [images](serving/images.md). Of other multimodal models, the text model is used
 and the image encoder is ignored: in directories of the classes under "remarks", and in directories
 with GGUF files (`mmproj*.gguf`).
 

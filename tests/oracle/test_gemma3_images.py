@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tokenmill import LLM, SamplingParams
 from tokenmill.backends.running import image_model
 
 from .settings import MODES, SCHEDULERS, Setting
@@ -71,6 +72,20 @@ def test_torch_attention_gives_the_same_tokens(folder: Path) -> None:
 
 def test_drafts_change_no_token(folder: Path) -> None:
     check(folder, cases(folder, 12)[:6], QUICK[0], speculative_method="ngram")
+
+
+def test_a_prompt_of_text_is_read_as_a_chat(folder: Path) -> None:
+    """In vLLM's shape. Blank lines around images are the processor's in both."""
+    case = cases(folder, 12)[7]
+    given = {
+        "prompt": Reference(folder).text(case.messages),
+        "multi_modal_data": {"image": list(case.images)},
+    }
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    with LLM(str(folder), dtype="float32", max_model_len=STARVED_TOKENS) as llm:
+        [output] = llm.generate(given, params, use_tqdm=False)
+    assert list(output.prompt_token_ids) == case.prompt
+    assert list(output.outputs[0].token_ids) == case.answer
 
 
 def test_causal_attention_would_change_the_tokens(

@@ -159,14 +159,28 @@ class Reference:
             chat_template=TEMPLATE,
         )
 
+    def text(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The prompt before images are in it."""
+        text: str = self._processor.apply_chat_template(messages, add_generation_prompt=True)
+        return text
+
     def inputs(self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image]) -> Any:
         """The inputs of the model. Images are parts `{"type": "image"}`."""
-        text = self._processor.apply_chat_template(messages, add_generation_prompt=True)
         return self._processor(
-            text=text,
+            text=self.text(messages),
             images=[list(images)] if images else None,
             return_tensors="pt",
         )
+
+    def rows(
+        self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image]
+    ) -> torch.Tensor:
+        """The rows of the first image."""
+        pixels = self.inputs(messages, images)["pixel_values"]
+        with torch.inference_mode():
+            found = self._model.model.get_image_features(pixels, return_dict=True)
+        rows: torch.Tensor = found.pooler_output[0]
+        return rows
 
     def answer(
         self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image], num_tokens: int

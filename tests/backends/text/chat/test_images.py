@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import transformers
 
+from tests.oracle import tiny_gemma3
 from tests.oracle.tiny_smolvlm import IMAGE, TEMPLATE, write_tokenizer
 from tokenmill.backends.text.chat.given_template import GivenTemplate
 from tokenmill.backends.text.chat.messages import ContentForm
@@ -104,6 +105,43 @@ def test_a_token_that_is_not_special_is_no_placeholder_either(tmp_path: Path) ->
     assert placeholder not in ours.encode_chat([{"role": "assistant", "content": IMAGE}])
     (image,) = ([{"role": "user", "content": [{"type": "image"}]}],)
     assert ours.encode_chat(image).count(placeholder) == 1
+
+
+@pytest.fixture
+def gemma3(tmp_path: Path) -> HFTokenizer:
+    write_tokenizer(tmp_path, special=tiny_gemma3.SPECIAL, template=tiny_gemma3.TEMPLATE)
+    return load_tokenizer(tmp_path)
+
+
+def test_blank_lines_of_gemma_3_join_the_ends_of_lines_beside_an_image(
+    gemma3: HFTokenizer,
+) -> None:
+    """They are one token, which the tokens of an image alone cannot show."""
+    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "a"}]}]
+    shown = "<start_of_turn>user\n\n\n<start_of_image>\n\na<end_of_turn>\n<start_of_turn>model\n"
+    assert gemma3.encode_chat(chat) == gemma3.encode(shown)
+    (three,) = gemma3.encode("\n\n\n")
+    assert three in gemma3.encode_chat(chat)
+
+
+@pytest.mark.parametrize("with_image", [True, False])
+def test_text_never_becomes_an_image_of_gemma_3(gemma3: HFTokenizer, with_image: bool) -> None:
+    special = {gemma3.encode(text)[0] for text in tiny_gemma3.SPECIAL[3:]}
+    for text in (*tiny_gemma3.SPECIAL[3:], "a<start_of_image>\n\nb", "start_of_image>", "<start"):
+        parts: list[Any] = [{"type": "text", "text": text}]
+        image: list[Any] = [{"type": "image"}] * with_image
+        for content in (image + parts, parts + image):
+            token_ids = gemma3.encode_chat([{"role": "user", "content": content}])
+            assert sum(token_id in special for token_id in token_ids) == with_image
+            assert text in gemma3.decode(token_ids, skip_special_tokens=False)
+
+
+def test_a_prompt_of_text_gets_blank_lines_only_for_its_images(gemma3: HFTokenizer) -> None:
+    assert gemma3.frame_images("a<start_of_image>b") == "a\n\n<start_of_image>\n\nb"
+    assert gemma3.frame_images("a") == "a"
+    assert gemma3.decode(gemma3.encode("<start_of_image>"), skip_special_tokens=False) == (
+        "<start_of_image>"
+    )
 
 
 def test_a_message_that_ends_with_text_can_be_continued(tokenizer: HFTokenizer) -> None:
