@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from ..oracle import toy
+from ..oracle import test_gemma3_images, test_images, toy
 from ..oracle.settings import Setting
-from ..oracle.test_images import QUICK, cases, check_chats
+from ..oracle.tiny_gemma3 import write_model as write_gemma3
 from ..oracle.tiny_smolvlm import write_model
 from .contenders import DEVICE, skip_without_device
 from .engine import CHECKPOINT, MOST_REGRET, largest_regret, serve
@@ -34,14 +33,23 @@ def test_auto_takes_a_backend_for_gpus(dtype: torch.dtype) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def smolvlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("smolvlm"), head_size=64)
 
 
-@pytest.mark.parametrize("setting", QUICK, ids=str)
-@pytest.mark.parametrize("options", [{}, {"speculative_method": "ngram"}], ids=["plain", "drafts"])
-def test_chats_with_images_have_the_tokens_of_transformers(
-    folder: Path, setting: Setting, options: dict[str, Any]
-) -> None:
+@pytest.fixture(scope="module")
+def gemma3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gemma3(tmp_path_factory.mktemp("gemma3"))
+
+
+@pytest.mark.parametrize("setting", test_images.QUICK, ids=str)
+def test_chats_with_images_have_the_tokens_of_transformers(smolvlm: Path, setting: Setting) -> None:
     """In float32. The encoder runs on the device, too."""
-    check_chats(folder, cases(folder, 12), setting, device=DEVICE.type, **options)
+    chosen = test_images.cases(smolvlm, 12)
+    test_images.check_chats(smolvlm, chosen, setting, device=DEVICE.type)
+
+
+@pytest.mark.parametrize("setting", test_gemma3_images.QUICK, ids=str)
+def test_images_whose_tokens_see_each_other_do_so(gemma3: Path, setting: Setting) -> None:
+    chosen = test_gemma3_images.cases(gemma3, 12)
+    test_gemma3_images.check(gemma3, chosen, setting, device=DEVICE.type)
