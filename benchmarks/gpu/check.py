@@ -167,7 +167,7 @@ class Checkup:
 
     def _time_engines(self, site: Path, work: Path) -> None:
         """Time whole engines one after the other, each alone on the device."""
-        last = self._deadline.part(ENGINES_SHARE)
+        last = self._deadline.part(ENGINES_SHARE if self._args.contenders else 1.0)
         contenders = ["model", *self._args.engines] if self._args.engines else []
         for index, contender in enumerate(contenders):
             deadline = last.part(1 / (len(contenders) - index)) if index else last
