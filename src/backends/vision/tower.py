@@ -106,10 +106,10 @@ class VisionTower:
     def _patches(self, pixels_nyxc: torch.Tensor) -> torch.Tensor:
         """The normalized numbers of each patch, as the weights of a convolution order them."""
         _, height, width, _ = pixels_nyxc.shape
-        channels_c = torch.arange(3, device=self.levels_vc.device)
-        numbers_nyxc = self.levels_vc[
-            pixels_nyxc.to(self.levels_vc.device, torch.int64), channels_c
-        ]
+        device = self.levels_vc.device
+        channels_c = torch.arange(3, device=device)
+        # Bytes are copied, and become indices there: eight times as large.
+        numbers_nyxc = self.levels_vc[pixels_nyxc.to(device).long(), channels_c]
         size = self.config.patch_size
         grid = numbers_nyxc.view(-1, height // size, size, width // size, size, 3)
         return grid.permute(0, 1, 3, 5, 2, 4).reshape(-1, 3 * size * size)
