@@ -74,7 +74,9 @@ def cases(folder: Path, number: int) -> list[Case]:
     """Chats with 0 to 3 images, at any place, of one to three turns. Some share a beginning."""
     rng, reference = random.Random(0), Reference(folder)
     pictures = [picture(seed, *SIZES[seed % len(SIZES)]) for seed in range(8)]
-    return [make_case(rng, reference, pictures, index % (MAX_IMAGES + 1)) for index in range(number)]
+    return [
+        make_case(rng, reference, pictures, index % (MAX_IMAGES + 1)) for index in range(number)
+    ]
 
 
 class Answers(Protocol):

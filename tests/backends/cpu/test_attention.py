@@ -63,7 +63,9 @@ def check(spec: AttentionSpec, sequences: list[Span]) -> None:
 @pytest.mark.parametrize("variant", VARIANTS | SINKS | IMAGES)
 @pytest.mark.parametrize("kind", BATCHES)
 def test_equals_a_naive_float64_computation(kind: str, variant: str, dtype: torch.dtype) -> None:
-    check(replace(SPEC, dtype=dtype, **(VARIANTS | SINKS | IMAGES)[variant]), list(BATCHES[kind][0]))
+    check(
+        replace(SPEC, dtype=dtype, **(VARIANTS | SINKS | IMAGES)[variant]), list(BATCHES[kind][0])
+    )
 
 
 @pytest.mark.usefixtures("instruction_set")
@@ -109,7 +111,9 @@ def test_chunks_of_a_long_context_are_merged(variant: str, dtype: torch.dtype) -
 @cache
 def expected_of(variant: str, dtype: torch.dtype) -> list[torch.Tensor]:
     """In float64; half a second, and the same for every instruction set."""
-    return make_step(replace(SPEC, dtype=dtype, **(VARIANTS | SINKS | IMAGES)[variant]), LONG).expected()
+    return make_step(
+        replace(SPEC, dtype=dtype, **(VARIANTS | SINKS | IMAGES)[variant]), LONG
+    ).expected()
 
 
 def test_each_layer_has_its_own_sinks() -> None:

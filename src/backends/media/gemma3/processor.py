@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ....core.contract.providers.media_processing import MediaSample, Pixels, ProcessedImage
-from ....core.errors import ConfigError
 from .settings import MODEL_TYPES, read_settings
 
 if TYPE_CHECKING:

@@ -17,7 +17,9 @@ from ..steps import BATCHES, CHUNKS, IMAGES, PROMPTS, SPEC, VARIANTS, Step
 @pytest.mark.parametrize("kind", BATCHES)
 def test_equals_a_naive_float64_computation(kind: str, variant: str) -> None:
     sequences, num_decodes = BATCHES[kind]
-    Step(TorchAttention, replace(SPEC, **(VARIANTS | IMAGES)[variant]), sequences, num_decodes).check()
+    Step(
+        TorchAttention, replace(SPEC, **(VARIANTS | IMAGES)[variant]), sequences, num_decodes
+    ).check()
 
 
 @pytest.mark.parametrize("block_size", [1, 5, 8, 16, 32])
