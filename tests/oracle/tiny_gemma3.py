@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 import transformers
+from PIL import Image
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
-from PIL import Image
 
 from .tiny_smolvlm import write_tokenizer
 
@@ -87,7 +87,10 @@ _IMAGES: Mapping[str, Any] = {
 }
 
 
-def write_model(folder: Path, seed: int = 0) -> Path:
+ALTERNATING = ("sliding_attention", "full_attention") * 2
+
+
+def write_model(folder: Path, seed: int = 0, layer_types: Sequence[str] = ALTERNATING) -> Path:
     """Write the model's files, and return their folder."""
     tokenizer = write_tokenizer(
         folder,
@@ -102,12 +105,12 @@ def write_model(folder: Path, seed: int = 0) -> Path:
             "vocab_size": len(tokenizer),
             "hidden_size": 64,
             "intermediate_size": 96,
-            "num_hidden_layers": 4,
+            "num_hidden_layers": len(layer_types),
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "head_dim": 16,
             "query_pre_attn_scalar": 16,
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "layer_types": list(layer_types),
             "sliding_window": WINDOW,
             "max_position_embeddings": 2048,
             "pad_token_id": 0,

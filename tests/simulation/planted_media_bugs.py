@@ -12,6 +12,7 @@ from tokenmill.core.engine.committing import StepCommitter
 from tokenmill.core.engine.media import MediaPool, MediaStep
 from tokenmill.core.engine.planning import StepPlanner
 from tokenmill.core.engine.request import Request
+from tokenmill.core.engine.step import Step
 from tokenmill.core.plan import MediaPlace, MediaWork
 from tokenmill.core.requests.media import MediaItem, before_span, cover_spans
 from tokenmill.testing.simulation.settings import ENOUGH_TOKENS
@@ -217,10 +218,11 @@ def a_policy_that_offers_less_than_a_span_stops_the_request(patch: Planter) -> N
 
 @bug(BUDGET)
 def a_span_is_granted_whatever_is_left(patch: Planter) -> None:
-    def cover(items: Sequence[MediaItem], start: int, num_tokens: int, budget: int) -> int:
-        return cover_spans(items, start, num_tokens, ENOUGH_TOKENS)
+    def reach(self: Step, media: MediaStep, request: Request, start: int, num_tokens: int) -> int:
+        whole = cover_spans(request.media, start, num_tokens, ENOUGH_TOKENS)
+        return media.reach(request, start, whole, ENOUGH_TOKENS)
 
-    patch.setattr(step, "cover_spans", cover)
+    patch.setattr(Step, "_reach", reach)
 
 
 @bug(CUT)

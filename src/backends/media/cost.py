@@ -28,7 +28,8 @@ def cost_of_square(vision: Mapping[str, Any], text: Mapping[str, Any], side: int
         + vision["num_hidden_layers"] * (patches * products + 2 * patches**2 * width)
         + patches * width * text["hidden_size"]
     )
-    return max(1, round(encoder / _token(text)))
+    cost: int = round(encoder / _token(text))
+    return max(1, cost)
 
 
 def _token(text: Mapping[str, Any]) -> int:

@@ -104,7 +104,7 @@ class ImageModel:
     def step(
         self, batch: InputBatch, grants: Sequence[Grant], states: Sequence[RequestState]
     ) -> ImageStep | None:
-        """The images of a step. None: it is like any other step."""
+        """The images in a step. None: it has none, and is computed like any other step."""
         ordered = [(grants[index], states[index]) for index in batch.grant_order]
         if not any(state.start.media for _, state in ordered):
             return None

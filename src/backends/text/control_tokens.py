@@ -90,7 +90,9 @@ class ControlTokens:
             for text, (_, token) in self._tokens.items()
             if token.special or shown.count(text) > without.count(text)
         ]
-        self._shows_image = _IMAGE_ENDS[0] if self._tokens.keys() >= set(_IMAGE_ENDS) else None
+        begin, end = _IMAGE_ENDS
+        has_both = begin in self._tokens and backend.token_to_id(end) is not None
+        self._shows_image = begin if has_both else None
         self._pattern = _any_of(self._tokens)
         self._find_any = re.compile(self._pattern)
         self._find_special = re.compile(_any_of(special))

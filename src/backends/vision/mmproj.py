@@ -19,16 +19,26 @@ from ..weights.gguf.checkpoint import GGUFCheckpoint
 from ..weights.gguf.file import GGUFFile, read_gguf_file
 from ..weights.gguf.tensors import GGUFTensors
 from ..weights.packed import StoredTensor
+from .config import GEMMA3
 from .source import NoVision, VisionSource
 
-PROJECTOR_TYPE = "idefics3"
-IMAGE_TOKEN = "<image>"
+IDEFICS3 = "idefics3"
+_IMAGE_TOKENS = {IDEFICS3: ("<image>",), GEMMA3: ("<image_soft_token>", "<pad>")}
+"""By type of projector, the token in the places of rows: the first that the model has. Converters
+leave out Gemma 3's own, and no text has its padding."""
+_SHOWN = "<start_of_image>"
+"""The token that Gemma 3's chat template writes once per image."""
+_POOLED_PER_SIDE = 4
+"""Patches per side that become one row of Gemma 3, where a file does not say it."""
+_POOLED_NORM = "multi_modal_projector.mm_soft_emb_norm.weight"
 _ENDS = {
     "v.patch_embd": "vision_model.embeddings.patch_embedding",
     "v.position_embd": "vision_model.embeddings.position_embedding",
     "v.post_ln": "vision_model.post_layernorm",
     "mm.model.fc": "connector.modality_projection.proj",
+    "mm.soft_emb_norm": "multi_modal_projector.mm_soft_emb_norm",
 }
+_WHOLE = {"mm.input_projection.weight": "multi_modal_projector.mm_input_projection_weight"}
 _LAYER = {
     "ln1": "layer_norm1",
     "ln2": "layer_norm2",
@@ -67,14 +77,14 @@ def read_mmproj(path: Path, text: GGUFCheckpoint) -> VisionSource:
     file = read_gguf_file(path)
     clip = Fields(file.metadata, str(path))
     kind = clip.text("clip.vision.projector_type", clip.text("clip.projector_type", ""))
-    if kind != PROJECTOR_TYPE:
-        raise NoVision(f"{path.name} has a projector of type {kind!r:.40}, not {PROJECTOR_TYPE}")
+    if kind not in _IMAGE_TOKENS:
+        known = " or ".join(_IMAGE_TOKENS)
+        raise NoVision(f"{path.name} has a projector of type {kind!r:.40}, not {known}")
     tile = clip.integer("clip.vision.image_size")
     activation = "gelu_pytorch_tanh" if clip.flag("clip.use_gelu", False) else ""
     fields = {
-        "model_type": PROJECTOR_TYPE,
-        "image_token_id": _image_token_id(text),
-        "scale_factor": clip.integer("clip.vision.projector.scale_factor"),
+        "model_type": kind,
+        **(_of_gemma3(clip, text) if kind == GEMMA3 else _of_idefics3(clip, text)),
         "text_config": _text_sizes(text),
         "vision_config": {
             "hidden_size": clip.integer("clip.vision.embedding_length"),
@@ -86,8 +96,6 @@ def read_mmproj(path: Path, text: GGUFCheckpoint) -> VisionSource:
             "patch_size": clip.integer("clip.vision.patch_size"),
             "hidden_act": activation,
         },
-        "max_image_size": {"longest_edge": tile},
-        "size": {"longest_edge": clip.integer("clip.vision.preproc_image_size", tile)},
         "image_mean": list(clip.numbers("clip.vision.image_mean")),
         "image_std": list(clip.numbers("clip.vision.image_std")),
     }
@@ -108,11 +116,37 @@ def _text_sizes(text: GGUFCheckpoint) -> Mapping[str, Any]:
     }
 
 
-def _image_token_id(text: GGUFCheckpoint) -> int:
+def _of_idefics3(clip: Fields, text: GGUFCheckpoint) -> Mapping[str, Any]:
+    tile = clip.integer("clip.vision.image_size")
+    return {
+        "image_token_id": _token(text, *_IMAGE_TOKENS[IDEFICS3])[0],
+        "scale_factor": clip.integer("clip.vision.projector.scale_factor"),
+        "max_image_size": {"longest_edge": tile},
+        "size": {"longest_edge": clip.integer("clip.vision.preproc_image_size", tile)},
+    }
+
+
+def _of_gemma3(clip: Fields, text: GGUFCheckpoint) -> Mapping[str, Any]:
+    side, patch = (clip.integer(f"clip.vision.{name}_size") for name in ("image", "patch"))
+    factor = clip.integer("clip.vision.projector.scale_factor", _POOLED_PER_SIDE)
+    if min(side, patch, factor) < 1 or (side // patch) % factor:
+        raise ConfigError(f"{clip.source}: image_size, patch_size and scale_factor do not fit")
+    image_token_id, image_token = _token(text, *_IMAGE_TOKENS[GEMMA3])
+    return {
+        "image_token_id": image_token_id,
+        "image_token": image_token,
+        "boi_token_id": _token(text, _SHOWN)[0],
+        "mm_tokens_per_image": (side // patch // factor) ** 2,
+    }
+
+
+def _token(text: GGUFCheckpoint, *names: str) -> tuple[int, str]:
+    """The first of these tokens that the model has. Raises NoVision without any."""
     tokens = text.metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or IMAGE_TOKEN not in tokens:
-        raise NoVision(f"{text.path.name} has no token {IMAGE_TOKEN}")
-    return tokens.index(IMAGE_TOKEN)
+    for name in names:
+        if isinstance(tokens, list) and name in tokens:
+            return tokens.index(name), name
+    raise NoVision(f"{text.path.name} has no token {' or '.join(names)}")
 
 
 class MmprojTensors:
@@ -132,7 +166,8 @@ class MmprojTensors:
 
     def tensor(self, name: str) -> torch.Tensor:
         """Read a tensor in float32. Raises ConfigError if it is of an unsupported type."""
-        return self._read.dequantized(name, self._tensors[name])
+        found = self._read.dequantized(name, self._tensors[name])
+        return found - 1.0 if name == _POOLED_NORM else found  # the converter has added it
 
     def release(self) -> None:
         """Let go of the mapped file."""
@@ -143,4 +178,4 @@ def _named(name: str) -> str:
     stem, _, kind = name.rpartition(".")
     if (block := _BLOCK.fullmatch(stem)) is not None and block[2] in _LAYER:
         return f"vision_model.encoder.layers.{block[1]}.{_LAYER[block[2]]}.{kind}"
-    return f"{_ENDS.get(stem, stem)}.{kind}"
+    return _WHOLE.get(name) or f"{_ENDS.get(stem, stem)}.{kind}"
