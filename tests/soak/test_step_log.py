@@ -17,8 +17,8 @@ from tokenmill.core.requests.sampling_params import SamplingParams
 NUM_STEPS = int(os.environ.get("TOKENMILL_SOAK_STEPS", "2000000"))
 """Of 30 ms each: 16 hours. TOKENMILL_SOAK_STEPS changes it."""
 STEP_SECONDS = 0.03
-NUM_REQUESTS = 8
-"""That are live at a time. Each has up to 100 tokens, so one ends every 6 steps."""
+NUM_REQUESTS = 1
+"""That are live at a time. Each has 1 to 20 tokens."""
 MAX_GROWTH = 2.0
 """MB of RSS after the log is full: a byte per step."""
 
@@ -54,7 +54,7 @@ class Life:
             request_id=f"cmpl-{number}",
             prompt_token_ids=tuple(range(number % 97, number % 97 + 20)),
             sampling_params=SamplingParams(),
-            max_tokens=1 + number % 100,
+            max_tokens=1 + number % 20,
             arrival_time=self._now,
             seed=number,
             options=RequestOptions(),
