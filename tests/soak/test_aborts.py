@@ -19,7 +19,7 @@ NUM_ABORTS = 10_000
 NUM_CLIENTS = 40
 """More than the engine runs, so that some leave while they wait."""
 FLAGS = (
-    *("--max-num-seqs", "12", "--num-gpu-blocks-override", "256", "--log-level", "warning"),
+    *("--max-num-seqs", "12", "--num-gpu-blocks-override", "256", "--no-enable-log-requests"),
     *("--long-prefill-token-threshold", "128"),
 )
 WHOLE = "too late: the answer was whole"

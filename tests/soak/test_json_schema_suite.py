@@ -14,7 +14,7 @@ from .calling import Answer, Call, Client
 SEEDS = (1, 2, 3)
 MAX_TOKENS, MAX_UNBOUNDED_TOKENS = 400, 64
 NUM_AT_ONCE = 24
-FLAGS = ("--num-gpu-blocks-override", "1000", "--log-level", "warning")
+FLAGS = ("--num-gpu-blocks-override", "1000", "--no-enable-log-requests")
 
 
 def test_answers_that_stop_validate_bounded_ones_stop_and_refusals_name_keywords(

@@ -17,7 +17,7 @@ ONE_NEW = [{"enum": ["one", "new"]}] * 500
 ALL_NEW = [{"const": f"number {i}"} for i in range(100)]
 MAX_TOKENS = 12
 PATIENCE = 1800.0
-FLAGS = ("--num-gpu-blocks-override", "1000", "--log-level", "warning")
+FLAGS = ("--num-gpu-blocks-override", "1000", "--no-enable-log-requests")
 
 
 @pytest.fixture(scope="module")

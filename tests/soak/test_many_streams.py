@@ -29,7 +29,7 @@ PATIENCE = 1800.0
 """Seconds. The last streams wait for all others."""
 MAX_SERVER_MB, MAX_ENGINE_MB = 150.0, 800.0
 """Memory that a thousand streams may need more than none."""
-FLAGS = ("--dtype", "float32", "--num-gpu-blocks-override", "1000", "--log-level", "warning")
+FLAGS = ("--dtype", "float32", "--num-gpu-blocks-override", "1000", "--no-enable-log-requests")
 QUEUES = {
     "all of them wait": (),
     "few may wait": ("--max-num-seqs", "32", "--max-num-queued-reqs", "100"),

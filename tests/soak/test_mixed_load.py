@@ -30,7 +30,7 @@ WARM_UP = 10_000
 MAX_GROWTH = 1.0
 """MB of RSS per 10,000 requests."""
 ROOT = Path(__file__).parents[2]
-FLAGS = ("--num-gpu-blocks-override", "384", "--log-level", "warning")
+FLAGS = ("--num-gpu-blocks-override", "384", "--no-enable-log-requests")
 SERVERS: dict[str, Callable[[Path], AbstractContextManager[RunningServer]]] = {
     "default model": lambda folder: running_server(folder, *FLAGS),
     "no model": lambda folder: running_server(
