@@ -130,7 +130,7 @@ def test_seeded_answers_of_native_kernels_are_those_without_a_head(
     for seed, prompt in enumerate(PROMPTS[:4]):
         params = SamplingParams(temperature=0.7, max_tokens=16, seed=seed, top_k=30 * (seed % 2))
         served, expected = (
-            serve(models["target"], path, [prompt], params, dtype="bfloat16")
+            serve(models["target"], path, [prompt], params, **SETTINGS["ample"], dtype="bfloat16")
             for path in (models["trained"], None)
         )
         assert served.token_ids == expected.token_ids
@@ -142,6 +142,8 @@ def test_native_kernels_accept_as_many_drawn_drafts_as_torch(models: dict[str, P
     params = SamplingParams(temperature=0.7, max_tokens=48, top_p=0.9)
     rates = []
     for dtype in ("float32", "bfloat16"):
-        served = serve(models["target"], models["trained"], PROMPTS, params, dtype=dtype)
+        served = serve(
+            models["target"], models["trained"], PROMPTS, params, **SETTINGS["ample"], dtype=dtype
+        )
         rates.append(served.num_accepted / served.num_drafts)
     assert 0 < 0.5 * rates[0] < rates[1] < 2 * rates[0]
