@@ -24,8 +24,6 @@ SIZES = ((9, 9), (200, 40), (40, 200), (64, 64), (150, 100), (1, 30))
 MAX_IMAGES = 3
 STARVED_TOKENS = 480
 """Room in the KV cache for one or two of the longest chats."""
-NUM_QUICK = 8
-"""Chats in `make test`: each number of images twice."""
 SMALL_STEP = 7
 QUICK = (
     Setting(scheduler="chunked", max_num_batched_tokens=SMALL_STEP, block_size=8),
@@ -123,11 +121,11 @@ def check_chats(folder: Path, chosen: Sequence[Case], setting: Setting, **option
 
 @pytest.mark.parametrize("setting", QUICK, ids=str)
 def test_a_few_chats_have_the_tokens_of_transformers(folder: Path, setting: Setting) -> None:
-    check_chats(folder, cases(folder, NUM_QUICK), setting)
+    check_chats(folder, cases(folder, 12), setting)
 
 
 def test_drafts_change_no_token(folder: Path) -> None:
-    check_chats(folder, cases(folder, NUM_QUICK)[:6], QUICK[0], speculative_method="ngram")
+    check_chats(folder, cases(folder, 12)[:6], QUICK[0], speculative_method="ngram")
 
 
 def test_an_encoder_cache_for_fewer_tiles_than_a_prompt_has_changes_no_token(
@@ -135,7 +133,7 @@ def test_an_encoder_cache_for_fewer_tiles_than_a_prompt_has_changes_no_token(
 ) -> None:
     """The sizes that the limit promises need 15 tiles, and the largest prompts have 51."""
     limit = {"image": {"count": MAX_IMAGES, "width": 4000, "height": 1}}
-    check_chats(folder, cases(folder, NUM_QUICK)[2:8], QUICK[0], limit_mm_per_prompt=limit)
+    check_chats(folder, cases(folder, 12)[2:8], QUICK[0], limit_mm_per_prompt=limit)
 
 
 @pytest.mark.check
