@@ -20,6 +20,10 @@ from .core.plugin_packages import Packages
 from .soak_report import pytest_runtest_logreport as pytest_runtest_logreport
 
 pytest_plugins = ["tests.cpu_budget"]
+HERE = Path(__file__).parent
+OTHER_TIERS = (HERE / "check", HERE / "soak")
+FIRST_TIER = "not soak and not check"
+"""The markers of `addopts` in pyproject.toml."""
 # OpenMP's threads wait for each other by spinning; with as many of them as cores, any other process
 # stalls all of them, and the tests take ten times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -44,6 +48,17 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import the folders of the other tiers where the first one runs without naming them.
+
+    Every process of `make test` would import them, and the vendors' clients, to select nothing.
+    """
+    if collection_path not in OTHER_TIERS or config.option.markexpr != FIRST_TIER:
+        return None
+    named = (Path(argument.partition("::")[0]).resolve() for argument in config.args)
+    return True if not any(path.is_relative_to(collection_path) for path in named) else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from .server_process import running_server
+import pytest
+
+from tokenmill.assembly import AsyncEngine
+
+from .api.serving import serve_engine
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run_example(name: str, *arguments: str) -> list[str]:
-    """The lines that it prints; fails if it fails."""
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+Run = Callable[..., list[str]]
 
 
-def test_offline_answers_every_prompt_and_a_chat() -> None:
+@pytest.fixture
+def run_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs an example with these arguments as a program, in this process, which has imported torch
+    already. Returns the lines that it prints; fails if it fails."""
+
+    def run(name: str, *arguments: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        capsys.readouterr()
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_offline_answers_every_prompt_and_a_chat(run_example: Run) -> None:
     lines = run_example("offline.py", "4")
     assert [line.split(" -> ")[0] for line in lines] == [
         "'The capital of France is'",
@@ -30,7 +44,7 @@ def test_offline_answers_every_prompt_and_a_chat() -> None:
     assert "Paris" in lines[0]
 
 
-def test_embed_streams_two_answers_and_breaks_off_a_third() -> None:
+def test_embed_streams_two_answers_and_breaks_off_a_third(run_example: Run) -> None:
     lines = run_example("embed.py", "6")
     assert {line.partition(":")[0] for line in lines} == {
         "first",
@@ -42,8 +56,8 @@ def test_embed_streams_two_answers_and_breaks_off_a_third() -> None:
     assert lines[-1] == "still running: 0"
 
 
-def test_serve_client_gets_an_answer_and_a_stream_from_a_running_server(tmp_path: Path) -> None:
-    with running_server(tmp_path, "--max-num-seqs", "4") as server:
+def test_serve_client_gets_an_answer_and_a_stream_from_a_running_server(run_example: Run) -> None:
+    with serve_engine(AsyncEngine(num_gpu_blocks_override=128, disable_log_stats=True)) as server:
         answer, usage, *streamed = run_example("serve_client.py", f"{server.url}/v1")
     assert "Tokyo" in answer
     assert "completion_tokens" in usage

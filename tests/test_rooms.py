@@ -49,7 +49,7 @@ configuration.configure()
 
 def broken_contracts():
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        lint_imports(config, cache_dir=None, no_logo=True)
+        lint_imports(config, cache_dir=folder + "-cache", no_logo=True)
     lines = printed.getvalue().splitlines()
     assert any("Contracts: " in line for line in lines), printed.getvalue()
     return [line.split(" BROKEN")[0] for line in lines if " BROKEN" in line]

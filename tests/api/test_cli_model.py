@@ -15,6 +15,8 @@ import httpx
 import psutil
 import pytest
 
+from tokenmill.api.cli import main
+
 from ..server_process import running_server
 from ..terminal import on_terminal
 from .serving import PATIENCE, Served
@@ -116,13 +118,14 @@ def test_generate_continues_a_prompt_on_standard_output_alone() -> None:
     assert "loading weights" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_chat_answers_once_and_shows_its_speed() -> None:
-    done = tokenmill("chat", "-q", "What is the capital of Japan?", "--max-tokens", "16",
-                     "--stats", "--temperature", "0",
-                     "--num-gpu-blocks-override", "16")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "Tokyo" in done.stdout
-    assert "tokens/s" in done.stderr
+def test_chat_answers_once_and_shows_its_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["chat", "-q", "What is the capital of Japan?", "--max-tokens", "16",
+                   "--stats", "--temperature", "0",
+                   "--num-gpu-blocks-override", "16"])  # fmt: skip
+    printed = capsys.readouterr()
+    assert status == 0, printed.err
+    assert "Tokyo" in printed.out
+    assert "tokens/s" in printed.err
 
 
 def test_a_chat_from_a_pipe_prints_only_its_answers(real: Served) -> None:

@@ -106,7 +106,7 @@ def environment(packages: Packages, tmp_path_factory: pytest.TempPathFactory) ->
     """The environment of a process that runs a copy of tokenmill with one kind more."""
     folder = tmp_path_factory.mktemp("copy")
     copy = folder / "tokenmill"
-    shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__", "csrc"))
+    shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("csrc"))  # with bytecode
     rows = copy / "core/kinds.py"
     rows.write_text(rows.read_text().replace("\nKINDS:", ROW, 1))
     (copy / "testing/conformance/policies/greeter.py").write_text(SUITE)

@@ -29,6 +29,8 @@ STARVED_TOKENS = 96
 """Room in the KV cache: a little more than the longest request needs."""
 AMPLE_TOKENS = 1536
 """Room for as many of the longest as may run at once."""
+NUM_HOST_TOKENS = 4 * STARVED_TOKENS
+"""Room in host memory for all that is ever swapped."""
 
 
 def make_settings(
@@ -48,7 +50,7 @@ def make_settings(
         scheduling_policy="priority",
         block_size=block_size,
         num_blocks=num_blocks,
-        num_host_blocks=4 * num_blocks,
+        num_host_blocks=NUM_HOST_TOKENS // block_size,
         max_inflight=max_inflight,
         num_requests=20,
         fault_rate=fault_rate,

@@ -10,6 +10,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,7 @@ def read_settings(plugins_file: str | None = None) -> PluginSettings:
     The user's file is `plugins_file`; if that is None, ./plugins.toml if it exists. Its `origin` is
     FOUND then, and only then. Raises ConfigError that names the file, the table and the key.
     """
-    packaged = read_plugins_file(packaged_file())
-    packaged = replace(packaged, builtin=packaged.enable)
+    packaged = _packaged()
     if plugins_file is not None:
         path = Path(plugins_file)
         named = path.absolute() if str(path) == FOUND else path
@@ -94,6 +94,12 @@ def settings_of(config: EngineConfig) -> PluginSettings:
     named = {normalize(n): flag(kind.name) for kind in kinds for n in config.named(kind.name)}
     new = {name: given for name, given in named.items() if name not in settings.enable}
     return replace(settings, enable=(*settings.enable, *new), flags=new)
+
+
+@cache
+def _packaged() -> PluginSettings:
+    packaged = read_plugins_file(packaged_file())
+    return replace(packaged, builtin=packaged.enable)
 
 
 def packaged_file() -> Path:

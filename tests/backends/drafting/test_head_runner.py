@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from tokenmill.core.requests.sampling_params import SamplingParams
 from ..models.dense import compute_hidden
 from ..tiny import CPU
 from ..tiny_checkpoints import TARGET, write_head, write_model
-from .drafts import serve
+from .drafts import Serving, serve
 from .test_model_runner import GREEDY, PROMPTS, SETTINGS, check_greedy
 
 
@@ -53,12 +55,25 @@ def expected(models: dict[str, Path]) -> list[tuple[int, ...]]:
     return serve(models["target"], None, PROMPTS, GREEDY, num_gpu_blocks_override=200).token_ids
 
 
+Greedy = Callable[[str, str], Serving]
+
+
+@pytest.fixture(scope="module")
+def greedy(models: dict[str, Path]) -> Greedy:
+    """Serves the prompts in a setting with a draft, once for all tests."""
+    return functools.cache(
+        lambda setting, draft: serve(
+            models["target"], models[draft], PROMPTS, GREEDY, **SETTINGS[setting]
+        )
+    )
+
+
 @pytest.mark.parametrize("draft", ["trained", "random"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_greedy_answers_are_those_without_a_head(
-    setting: str, draft: str, models: dict[str, Path], expected: list[tuple[int, ...]]
+    setting: str, draft: str, greedy: Greedy, expected: list[tuple[int, ...]]
 ) -> None:
-    served = serve(models["target"], models[draft], PROMPTS, GREEDY, **SETTINGS[setting])
+    served = greedy(setting, draft)
     check_greedy(served, setting, expected)
     if draft == "trained" and setting != "adaptive":
         assert served.num_accepted > 0
@@ -82,10 +97,10 @@ def test_seeded_answers_are_those_without_a_head(models: dict[str, Path]) -> Non
 @pytest.mark.parametrize("draft", ["trained", "random"])
 @pytest.mark.parametrize("setting", ["ample", "small steps", "swap"])
 def test_drafts_are_what_the_head_would_say_of_the_whole_text(
-    setting: str, draft: str, models: dict[str, Path]
+    setting: str, draft: str, models: dict[str, Path], greedy: Greedy
 ) -> None:
     """Whatever was cached, preempted, cut into chunks or drafted before."""
-    served = serve(models["target"], models[draft], PROMPTS, GREEDY, **SETTINGS[setting])
+    served = greedy(setting, draft)
     target = load_decoder(
         open_checkpoint(models["target"]), dtype=torch.float32, device=CPU, progress=no_progress
     )
@@ -103,9 +118,9 @@ def test_drafts_are_what_the_head_would_say_of_the_whole_text(
                 assert token_ids_d[head.logits(state).argmax()] == token_id
 
 
-def test_slots_ahead_are_not_taken(models: dict[str, Path]) -> None:
+def test_slots_ahead_are_not_taken(greedy: Greedy) -> None:
     """It has no KV of its own: no block is needed for it, none is smaller."""
-    served = serve(models["target"], models["trained"], PROMPTS, GREEDY, **SETTINGS["ample"])
+    served = greedy("ample", "trained")
     assert all(not g.num_lookahead_tokens for plan in served.plans for g in plan.grants)
 
 
@@ -130,7 +145,7 @@ def test_seeded_answers_of_native_kernels_are_those_without_a_head(
     for seed, prompt in enumerate(PROMPTS[:4]):
         params = SamplingParams(temperature=0.7, max_tokens=16, seed=seed, top_k=30 * (seed % 2))
         served, expected = (
-            serve(models["target"], path, [prompt], params, dtype="bfloat16")
+            serve(models["target"], path, [prompt], params, **SETTINGS["ample"], dtype="bfloat16")
             for path in (models["trained"], None)
         )
         assert served.token_ids == expected.token_ids
@@ -142,6 +157,8 @@ def test_native_kernels_accept_as_many_drawn_drafts_as_torch(models: dict[str, P
     params = SamplingParams(temperature=0.7, max_tokens=48, top_p=0.9)
     rates = []
     for dtype in ("float32", "bfloat16"):
-        served = serve(models["target"], models["trained"], PROMPTS, params, dtype=dtype)
+        served = serve(
+            models["target"], models["trained"], PROMPTS, params, **SETTINGS["ample"], dtype=dtype
+        )
         rates.append(served.num_accepted / served.num_drafts)
     assert 0 < 0.5 * rates[0] < rates[1] < 2 * rates[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,12 +74,25 @@ def check_greedy(served: Serving, setting: str, expected: list[tuple[int, ...]])
         assert served.num_swap_ins > 0
 
 
+Greedy = Callable[[str, str], Serving]
+
+
+@pytest.fixture(scope="module")
+def greedy(models: dict[str, Path]) -> Greedy:
+    """Serves the prompts in a setting with a draft, once for all tests."""
+    return functools.cache(
+        lambda setting, draft: serve(
+            models["target"], models[draft], PROMPTS, GREEDY, **SETTINGS[setting]
+        )
+    )
+
+
 @pytest.mark.parametrize("draft", ["alike", "other", "same"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_greedy_answers_are_those_without_a_draft_model(
-    setting: str, draft: str, models: dict[str, Path], expected: list[tuple[int, ...]]
+    setting: str, draft: str, greedy: Greedy, expected: list[tuple[int, ...]]
 ) -> None:
-    served = serve(models["target"], models[draft], PROMPTS, GREEDY, **SETTINGS[setting])
+    served = greedy(setting, draft)
     check_greedy(served, setting, expected)
     if draft == "same":  # wherever its half of a block came from, each draft was right
         assert served.num_accepted == served.num_drafts
@@ -85,9 +100,9 @@ def test_greedy_answers_are_those_without_a_draft_model(
 
 @pytest.mark.parametrize("setting", ["ample", "small steps", "swap", "recompute", "small blocks"])
 def test_drafts_are_what_the_draft_model_would_say_alone(
-    setting: str, models: dict[str, Path]
+    setting: str, models: dict[str, Path], greedy: Greedy
 ) -> None:
-    served = serve(models["target"], models["other"], PROMPTS, GREEDY, **SETTINGS[setting])
+    served = greedy(setting, "other")
     decoder = load_decoder(
         open_checkpoint(models["other"]), dtype=torch.float32, device=CPU, progress=no_progress
     )

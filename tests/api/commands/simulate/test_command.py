@@ -24,13 +24,14 @@ from tokenmill.planning.workload import SyntheticWorkload
 from tokenmill.testing import ToyTokenizer
 
 from ....backends.tiny import CONFIG
-from ...test_cli import check_one_line, tokenmill
+from ...forked_commands import run_forked
+from ...test_cli import check_one_line
 
 SMALL = ("--num-prompts", "8", "--random-input-len", "300", "--random-output-len", "16")
 
 
 def test_compare_shows_both_schedulers_and_warns_of_step_times_that_are_not_yours() -> None:
-    done = tokenmill("simulate", "compare", *SMALL, "--request-rate", "2")
+    done = run_forked("simulate", "compare", *SMALL, "--request-rate", "2")
     assert done.returncode == 0, done.stderr
     assert "warning: these are BUNDLED step times" in done.stderr
     assert "BUNDLED" in done.stdout and "simulate measure" in done.stdout
@@ -123,7 +124,7 @@ def test_a_recorded_workload_is_served_and_what_was_refused_is_shown(
     ids=" ".join,
 )
 def test_a_mistake_is_one_line(arguments: list[str], words: list[str]) -> None:
-    check_one_line(tokenmill("simulate", "compare", *arguments), 1, *words)
+    check_one_line(run_forked("simulate", "compare", *arguments), 1, *words)
 
 
 def test_a_rate_beside_recorded_times_is_refused(
@@ -137,18 +138,18 @@ def test_a_rate_beside_recorded_times_is_refused(
 
 
 def test_help_names_the_verbs_and_the_flags() -> None:
-    assert "compare" in tokenmill("simulate", "--help").stdout
-    text = tokenmill("simulate", "compare", "--help-all").stdout
+    assert "compare" in run_forked("simulate", "--help").stdout
+    text = run_forked("simulate", "compare", "--help-all").stdout
     for flag in ("--vary", "--step-time", "--workload", "--request-rate", "--burstiness",
                  "--num-prompts", "--random-prefix-len", "--num-gpu-blocks-override",
                  "--preemption-mode", "--plugins-file", "--seed"):  # fmt: skip
         assert flag in text
     assert "--dtype" not in text
-    assert "--dtype" in tokenmill("simulate", "measure", "--help").stdout
+    assert "--dtype" in run_forked("simulate", "measure", "--help").stdout
 
 
 def test_help_names_the_defaults_of_a_random_workload() -> None:
-    text = " ".join(tokenmill("simulate", "compare", "--help").stdout.split())
+    text = " ".join(run_forked("simulate", "compare", "--help").stdout.split())
     for field in dataclasses.fields(SyntheticWorkload):
         about = text.partition(f" --{field.name.replace('_', '-')}")[2]
         assert about.partition("(default: ")[2].startswith(f"{field.default}"), field.name
@@ -193,6 +194,6 @@ def test_measure_writes_a_file_that_compare_takes(
 
 
 def test_measure_refuses_a_folder_that_is_not_there_before_it_loads_anything() -> None:
-    done = tokenmill("simulate", "measure", "-o", "/no/such/folder/times.json")
+    done = run_forked("simulate", "measure", "-o", "/no/such/folder/times.json")
     check_one_line(done, 1, "/no/such/folder")
     assert "loading" not in done.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from tokenmill.api.cli import main
 
-from ...test_cli import tokenmill
+from ...forked_commands import run_forked
 
 FLEET = ("simulate", "fleet")
 SMALL = ("--duration", "20", "--request-rate", "3", "--output-len", "8", "--prefix-len", "64",
@@ -22,7 +22,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_the_table_has_a_column_for_each_router_and_a_warning_of_foreign_step_times() -> None:
-    done = tokenmill(*FLEET, *SMALL)
+    done = run_forked(*FLEET, *SMALL)
     assert done.returncode == 0, done.stderr
     assert "warning: these are BUNDLED step times" in done.stderr
     header = next(line for line in done.stdout.splitlines() if "router=" in line)
