@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..backends.machine.places import visible_gpus
-from .finding import Finding, ok
+from .finding import Finding, note, ok, problem, warning
 
 
 def examine_torch() -> Finding:
@@ -13,10 +13,9 @@ def examine_torch() -> Finding:
     try:
         import torch
     except Exception as error:  # a damaged build can raise anything
-        return Finding(
-            name="torch",
-            state="problem",
-            found=f"it cannot be imported: {error}",
+        return problem(
+            "torch",
+            f"it cannot be imported: {error}",
             cost="no model runs",
             advice="install it again: pip install --force-reinstall torch",
         )
@@ -24,10 +23,9 @@ def examine_torch() -> Finding:
     kind = f"CUDA {build}" if build else "CPU"
     found = f"torch {torch.__version__} for {kind}, {torch.get_num_threads()} threads"
     if build and not visible_gpus():
-        return Finding(
-            name="torch",
-            state="note",
-            found=f"{found}; no GPU is visible",
+        return note(
+            "torch",
+            f"{found}; no GPU is visible",
             cost="gigabytes on the disk that this machine does not use",
             advice="pip install torch --index-url https://download.pytorch.org/whl/cpu",
         )
@@ -45,10 +43,9 @@ def examine_gpus() -> Finding:
     if visible_gpus() or Path("/proc/driver/nvidia/version").exists():
         build = torch.version.cuda
         why = "this torch is built for CPUs" if build is None else f"torch's CUDA is {build}"
-        return Finding(
-            name="GPU",
-            state="warning",
-            found=f"there is an NVIDIA GPU or driver, but torch cannot use it: {why}",
+        return warning(
+            "GPU",
+            f"there is an NVIDIA GPU or driver, but torch cannot use it: {why}",
             cost="everything is computed on the CPU",
             advice="install a torch for the driver's CUDA version (nvidia-smi shows it)",
         )

@@ -9,7 +9,7 @@ import socket
 import tempfile
 
 from ..backends.machine.compiling import BUILD_BYTES, BuildError, cache_folder
-from .finding import Finding, ok
+from .finding import Finding, note, ok, problem, warning
 
 _PORT = 8000
 _FEW_FILES = 1024
@@ -20,10 +20,12 @@ def examine_cache() -> Finding:
     try:
         folder = cache_folder()
     except BuildError as error:
-        return Finding(
-            name="cache", state="warning", found=str(error), cost="kernels cannot be built",
+        return warning(
+            "cache",
+            str(error),
+            cost="kernels cannot be built",
             advice="set XDG_CACHE_HOME to a folder that this user can write",
-        )  # fmt: skip
+        )
     place = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(place).free
     found = f"{folder} ({free / (1 << 30):.1f} GiB free)"
@@ -35,10 +37,9 @@ def examine_cache() -> Finding:
         trouble = f"a build needs {BUILD_BYTES >> 20} MiB"
     else:
         return ok("cache", found)
-    return Finding(
-        name="cache",
-        state="warning",
-        found=f"{found}; {trouble}",
+    return warning(
+        "cache",
+        f"{found}; {trouble}",
         cost="kernels cannot be built or loaded; torch computes instead, several times slower",
         advice="set XDG_CACHE_HOME to another folder",
     )
@@ -48,10 +49,9 @@ def examine_open_files() -> Finding:
     """The number of connections that this process may hold."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < _FEW_FILES:
-        return Finding(
-            name="open files",
-            state="warning",
-            found=f"at most {hard} (ulimit -Hn)",
+        return warning(
+            "open files",
+            f"at most {hard} (ulimit -Hn)",
             cost="each client needs one; further clients wait",
             advice="raise the limit (systemd: LimitNOFILE=8192; docker: --ulimit nofile=8192)",
         )
@@ -66,10 +66,9 @@ def examine_port() -> Finding:
         try:
             sock.bind(("127.0.0.1", _PORT))
         except OSError as error:
-            return Finding(
-                name="port",
-                state="note",
-                found=f"127.0.0.1:{_PORT} is not free: {error.strerror}",
+            return note(
+                "port",
+                f"127.0.0.1:{_PORT} is not free: {error.strerror}",
                 advice="serve with --port 9000, or end the other program "
                 f"(ss -ltnp 'sport = :{_PORT}' names it)",
             )
@@ -81,10 +80,9 @@ def examine_temporary_files() -> Finding:
     try:
         return ok("temporary files", tempfile.gettempdir())
     except FileNotFoundError as error:
-        return Finding(
-            name="temporary files",
-            state="problem",
-            found=str(error),
+        return problem(
+            "temporary files",
+            str(error),
             cost="engine processes cannot start",
             advice="set TMPDIR to a folder that this user can write",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 State = Literal["ok", "note", "warning", "problem"]
@@ -24,6 +25,9 @@ class Finding:
     """The remedy."""
 
 
-def ok(name: str, found: str) -> Finding:
-    """A part that is as it should be."""
-    return Finding(name=name, state="ok", found=found)
+def _finding(state: State, name: str, found: str, *, cost: str = "", advice: str = "") -> Finding:
+    return Finding(name=name, state=state, found=found, cost=cost, advice=advice)
+
+
+ok, note = partial(_finding, "ok"), partial(_finding, "note")
+warning, problem = partial(_finding, "warning"), partial(_finding, "problem")

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from ..backends.machine.memory import usable_memory
-from .finding import Finding, ok
+from .finding import Finding, note, ok, warning
 
 _GIB = 1 << 30
 _LITTLE = 1 * _GIB
@@ -23,18 +23,16 @@ def examine_memory() -> Finding:
     found = f"{usable / _GIB:.1f} of {total / _GIB:.1f} GiB are free for this process"
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
-        return Finding(
-            name="memory",
-            state="warning",
-            found=f"{found}; its address space is limited to {limit / _GIB:.1f} GiB (ulimit -v)",
+        return warning(
+            "memory",
+            f"{found}; its address space is limited to {limit / _GIB:.1f} GiB (ulimit -v)",
             cost="torch alone reserves several GiB that it does not use",
             advice="remove the limit (ulimit -v unlimited), or limit a control group instead",
         )
     if usable < _LITTLE:
-        return Finding(
-            name="memory",
-            state="warning",
-            found=found,
+        return warning(
+            "memory",
+            found,
             cost="the default model needs 0.6 GiB, others need more",
             advice="free memory, raise the container's limit, or lower --kv-cache-memory",
         )
@@ -46,13 +44,12 @@ def examine_huge_pages() -> Finding:
     try:
         text = _HUGE_PAGES.read_text()
     except OSError:
-        return Finding(name="huge pages", state="note", found="this system does not offer them")
+        return note("huge pages", "this system does not offer them")
     chosen = re.search(r"\[(\w+)\]", text)
     if chosen is not None and chosen[1] == "never":
-        return Finding(
-            name="huge pages",
-            state="warning",
-            found="transparent huge pages are off",
+        return warning(
+            "huge pages",
+            "transparent huge pages are off",
             cost="address translation takes up to a sixth of a step",
             advice=f"as root: echo madvise > {_HUGE_PAGES}",
         )

@@ -16,7 +16,7 @@ from ..backends.machine.threads import (
     place_threads,
 )
 from ..core.errors import ConfigError
-from .finding import Finding, ok
+from .finding import Finding, note, ok, problem, warning
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _WITHOUT_KERNELS = "torch computes instead: products with 4-bit weights are several times slower"
@@ -30,35 +30,31 @@ def examine_processor() -> Finding:
     try:
         supported, chosen = instruction_sets.supported_sets(), instruction_sets.choose_sets()
     except ConfigError as error:
-        return Finding(
-            name="processor",
-            state="problem",
-            found=f"{model}; {error}",
+        return problem(
+            "processor",
+            f"{model}; {error}",
             cost="no server starts",
             advice=f"unset {instruction_sets.VARIABLE}",
         )
     except BuildError as error:
-        return Finding(
-            name="processor",
-            state="warning",
-            found=f"{model}; its instruction sets are unknown: {error}",
+        return warning(
+            "processor",
+            f"{model}; its instruction sets are unknown: {error}",
             cost=_WITHOUT_KERNELS,
             advice="see the compiler and the cache below",
         )
     found = f"{model}; kernels for {chosen[0]} (it runs {', '.join(supported)})"
     if chosen[0] != supported[0]:
-        return Finding(
-            name="processor",
-            state="warning",
-            found=found,
+        return warning(
+            "processor",
+            found,
             cost=f"kernels for {supported[0]} are faster",
             advice=f"unset {instruction_sets.VARIABLE}",
         )
     if chosen[0] == "portable":
-        return Finding(
-            name="processor",
-            state="warning",
-            found=found,
+        return warning(
+            "processor",
+            found,
             cost="kernels for AVX2 or for dot products of ARM are several times faster",
             advice="use a CPU with AVX2, or let the virtual machine use these instructions",
         )
@@ -72,10 +68,9 @@ def examine_compiler() -> Finding:
     try:
         return ok("compiler", f"{find_compiler()} builds the kernels at the first start")
     except BuildError as error:
-        return Finding(
-            name="compiler",
-            state="warning",
-            found=str(error),
+        return warning(
+            "compiler",
+            str(error),
             cost=_WITHOUT_KERNELS,
             advice="install g++ (Debian, Ubuntu: apt-get install g++), or a wheel with kernels",
         )
@@ -87,19 +82,17 @@ def examine_threads() -> Finding:
     cores, cpus = count_usable_cores(), os.cpu_count() or 1
     found = f"{placement.num_threads} of {cpus} CPUs compute, one thread per core"
     if placement.cpus is None and count_usable_cpus() < len(affinity()):
-        return Finding(
-            name="threads",
-            state="note",
-            found=f"{found}; a container's quota limits this process to {cores} CPUs",
+        return note(
+            "threads",
+            f"{found}; a container's quota limits this process to {cores} CPUs",
             cost="threads are not pinned to cores, so steps take unequal times",
             advice="give the container whole CPUs (docker: --cpuset-cpus)",
         )
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > _BUSY * count_usable_cpus():
-        return Finding(
-            name="threads",
-            state="note",
-            found=f"{found}; the load is {load:.1f}",
+        return note(
+            "threads",
+            f"{found}; the load is {load:.1f}",
             cost="other programs compute on the same cores, and each step waits for the slowest",
             advice="end them, or leave them other cores (taskset)",
         )

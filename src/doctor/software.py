@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 
-from .finding import Finding, ok
+from .finding import Finding, note, ok, problem, warning
 
 DISTRIBUTION = "tokenmill"
 _OLDEST, _NEWEST = (3, 11), (3, 13)
@@ -44,10 +44,9 @@ def examine_python() -> Finding:
     found = f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
     if _OLDEST <= sys.version_info[:2] <= _NEWEST:
         return ok("python", found)
-    return Finding(
-        name="python",
-        state="warning",
-        found=found,
+    return warning(
+        "python",
+        found,
         cost="tokenmill is tested with Python 3.11 to 3.13",
         advice="make the environment with one of these",
     )
@@ -58,10 +57,9 @@ def examine_packages() -> Finding:
     troubles = [trouble for one in needed_packages("") if (trouble := one.trouble())]
     if not troubles:
         return ok("packages", "all that the engine needs are here")
-    return Finding(
-        name="packages",
-        state="problem",
-        found="; ".join(troubles),
+    return problem(
+        "packages",
+        "; ".join(troubles),
         cost="a start, or a part of the engine, fails",
         advice=f"pip install --upgrade {DISTRIBUTION}",
     )
@@ -74,10 +72,9 @@ def examine_extras() -> Finding:
     found = f"installed: {', '.join(there) or 'none'}"
     if not others:
         return ok("extras", found)
-    return Finding(
-        name="extras",
-        state="note",
-        found=f"{found}; not installed: {', '.join(others)}",
+    return note(
+        "extras",
+        f"{found}; not installed: {', '.join(others)}",
         advice=f"pip install '{DISTRIBUTION}[{others[0]}]' installs one",
     )
 

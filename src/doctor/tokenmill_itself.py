@@ -8,7 +8,7 @@ from pathlib import Path
 from ..backends.weights.default_model import find_default_model
 from ..core.errors import TokenmillError
 from ..core.host.listing import discover_plugins
-from .finding import Finding, ok
+from .finding import Finding, note, ok, problem
 
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -26,10 +26,9 @@ def examine_default_model() -> Finding:
     try:
         return ok("default model", str(find_default_model()))
     except TokenmillError as error:
-        return Finding(
-            name="default model",
-            state="note",
-            found=str(error),
+        return note(
+            "default model",
+            str(error),
             advice="`tokenmill model fetch` installs it; or name another model",
         )
 
@@ -39,23 +38,21 @@ def examine_plugins() -> Finding:
     try:
         infos = discover_plugins()
     except TokenmillError as error:
-        return Finding(
-            name="plugins",
-            state="problem",
-            found=str(error),
+        return problem(
+            "plugins",
+            str(error),
             cost="no server starts",
             advice="mend or remove the file or package that the message names",
         )
     broken = [one for one in infos if one.state == "failed"]
     if broken:
-        return Finding(
-            name="plugins",
-            state="problem",
-            found="; ".join(f"{one.name} ({one.distribution} {one.version}): {one.error}"
-                            for one in broken),
+        named = (f"{one.name} ({one.distribution} {one.version}): {one.error}" for one in broken)
+        return problem(
+            "plugins",
+            "; ".join(named),
             cost="no server starts",
             advice="upgrade or uninstall the package, or disable the plugin in plugins.toml",
-        )  # fmt: skip
+        )
     others = [one.name for one in infos if one.distribution not in ("tokenmill", "-")]
     enabled = sum(one.state == "enabled" for one in infos)
     third = f"; third-party: {', '.join(others)}" if others else ""
@@ -69,9 +66,8 @@ def examine_settings() -> Finding:
         given.append("./plugins.toml")
     if not given:
         return ok("settings", "no environment variable and no ./plugins.toml changes the defaults")
-    return Finding(
-        name="settings",
-        state="note",
-        found=", ".join(given),
+    return note(
+        "settings",
+        ", ".join(given),
         cost="these apply to each start from here",
     )

@@ -12,16 +12,21 @@ from ..core.kinds import KINDS
 
 if TYPE_CHECKING:
     from .conformance.attention.suite import AttentionConformance as AttentionConformance
+    from .conformance.computing.grammar import GrammarConformance as GrammarConformance
+    from .conformance.computing.logits import (
+        LogitsProcessorConformance as LogitsProcessorConformance,
+    )
+    from .conformance.computing.media import MediaProcessorConformance as MediaProcessorConformance
+    from .conformance.computing.model import ModelImplConformance as ModelImplConformance
+    from .conformance.computing.weight_format import (
+        WeightFormatConformance as WeightFormatConformance,
+    )
     from .conformance.engine.bench import EngineBench as EngineBench
     from .conformance.engine.workload import EngineShape as EngineShape
     from .conformance.engine.workload import Job as Job
     from .conformance.executor.suite import ExecutorConformance as ExecutorConformance
-    from .conformance.grammar import GrammarConformance as GrammarConformance
     from .conformance.http_routes.suite import RouteConformance as RouteConformance
     from .conformance.linear.suite import LinearConformance as LinearConformance
-    from .conformance.logits import LogitsProcessorConformance as LogitsProcessorConformance
-    from .conformance.media import MediaProcessorConformance as MediaProcessorConformance
-    from .conformance.model import ModelImplConformance as ModelImplConformance
     from .conformance.package import PackageConformance as PackageConformance
     from .conformance.parsers.reasoning import (
         ReasoningParserConformance as ReasoningParserConformance,
@@ -40,7 +45,6 @@ if TYPE_CHECKING:
     )
     from .conformance.policies.speculator import SpeculatorConformance as SpeculatorConformance
     from .conformance.transforms import TransformConformance as TransformConformance
-    from .conformance.weight_format import WeightFormatConformance as WeightFormatConformance
     from .simulated.executor import SimulatedExecutor as SimulatedExecutor
     from .simulated.executor import expected_tokens as expected_tokens
     from .toy_tokenizer import ToyTokenizer as ToyTokenizer

@@ -22,7 +22,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import ChatFormat
 from tokenmill.testing import AttentionConformance
-from tokenmill.testing.conformance import grammar, logits, media, model, weight_format
+from tokenmill.testing.conformance.computing import grammar, logits, media, model, weight_format
 from tokenmill.testing.conformance.engine.speculating import SHAPES as DRAFTING_SHAPES
 from tokenmill.testing.conformance.engine.workload import SHAPES
 from tokenmill.testing.conformance.executor import suite as executors

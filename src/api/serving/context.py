@@ -65,6 +65,7 @@ class ServerSettings:
 
     @property
     def needs_key(self) -> bool:
+        """Whether clients need an API key."""
         return bool(self.api_keys or self.api_key_file)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import torch
 from gguf import GGMLQuantizationType
@@ -21,24 +20,22 @@ from .native.structures import LinearCallStruct, PackedLinearStruct, WeightRowsS
 _ALIGNMENT = 4096
 _CHUNK_BYTES = 256 << 20
 
-_SOURCES: Mapping[GGMLQuantizationType, tuple[Source, Layout]] = MappingProxyType(
-    {
-        GGMLQuantizationType.Q4_0: (Source.Q4_0, Layout.BLOCKS4),
-        GGMLQuantizationType.Q4_1: (Source.Q4_1, Layout.BLOCKS4),
-        GGMLQuantizationType.Q5_0: (Source.Q5_0, Layout.BLOCKS5),
-        GGMLQuantizationType.Q5_1: (Source.Q5_1, Layout.BLOCKS5),
-        GGMLQuantizationType.Q8_0: (Source.Q8_0, Layout.BYTES),
-        GGMLQuantizationType.IQ4_NL: (Source.IQ4_NL, Layout.IQ4),
-        GGMLQuantizationType.IQ4_XS: (Source.IQ4_XS, Layout.SUPER_IQ4),
-        GGMLQuantizationType.MXFP4: (Source.MXFP4, Layout.E2M1),
-        GGMLQuantizationType.Q2_K: (Source.Q2_K, Layout.TWO),
-        GGMLQuantizationType.Q3_K: (Source.Q3_K, Layout.THREE),
-        GGMLQuantizationType.Q4_K: (Source.Q4_K, Layout.SUPER4),
-        GGMLQuantizationType.Q5_K: (Source.Q5_K, Layout.SUPER5),
-        GGMLQuantizationType.Q6_K: (Source.Q6_K, Layout.SIX),
-        GGMLQuantizationType.F16: (Source.F16, Layout.F16),
-    }
-)
+_SOURCES: Mapping[GGMLQuantizationType, tuple[Source, Layout]] = {
+    GGMLQuantizationType.Q4_0: (Source.Q4_0, Layout.BLOCKS4),
+    GGMLQuantizationType.Q4_1: (Source.Q4_1, Layout.BLOCKS4),
+    GGMLQuantizationType.Q5_0: (Source.Q5_0, Layout.BLOCKS5),
+    GGMLQuantizationType.Q5_1: (Source.Q5_1, Layout.BLOCKS5),
+    GGMLQuantizationType.Q8_0: (Source.Q8_0, Layout.BYTES),
+    GGMLQuantizationType.IQ4_NL: (Source.IQ4_NL, Layout.IQ4),
+    GGMLQuantizationType.IQ4_XS: (Source.IQ4_XS, Layout.SUPER_IQ4),
+    GGMLQuantizationType.MXFP4: (Source.MXFP4, Layout.E2M1),
+    GGMLQuantizationType.Q2_K: (Source.Q2_K, Layout.TWO),
+    GGMLQuantizationType.Q3_K: (Source.Q3_K, Layout.THREE),
+    GGMLQuantizationType.Q4_K: (Source.Q4_K, Layout.SUPER4),
+    GGMLQuantizationType.Q5_K: (Source.Q5_K, Layout.SUPER5),
+    GGMLQuantizationType.Q6_K: (Source.Q6_K, Layout.SIX),
+    GGMLQuantizationType.F16: (Source.F16, Layout.F16),
+}
 """GGUF types that are packed without loss, each with its layout."""
 
 _ELEMENTS = {torch.float32: Element.F32, torch.bfloat16: Element.BF16}

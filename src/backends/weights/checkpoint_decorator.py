@@ -35,6 +35,7 @@ class CheckpointDecorator:
 
     def __init__(self, inner: Checkpoint) -> None:
         self._inner = inner
+        self.config: ModelConfig = inner.config
 
     @property
     def inner(self) -> Checkpoint:
@@ -51,10 +52,6 @@ class CheckpointDecorator:
     @property
     def files(self) -> Mapping[Path, int]:
         return self._inner.files
-
-    @property
-    def config(self) -> ModelConfig:
-        return self._inner.config
 
     @property
     def dtype(self) -> torch.dtype | WeightFormat:

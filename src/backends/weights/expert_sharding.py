@@ -15,7 +15,7 @@ import torch
 from ...core.errors import ConfigError
 from .checkpoint import Checkpoint
 from .checkpoint_decorator import CheckpointDecorator
-from .config.model_config import ExpertsConfig, ModelConfig
+from .config.model_config import ExpertsConfig
 from .packed import StoredTensor, Weights, stack
 from .sharding import Cut, Shard, ShardedCheckpoint, divide, unit_of_columns
 
@@ -52,12 +52,8 @@ class ExpertsPart(CheckpointDecorator):
         else:
             self._columns = divide(columns, unit_of_columns(inner, _is_down, columns, shard), shard)
             part = replace(config, intermediate_size=self._columns.length)
-        self._config = replace(inner.config, experts=part)
+        self.config = replace(inner.config, experts=part)
         self._names = [name for name in inner.tensor_names() if self._has(name)]
-
-    @property
-    def config(self) -> ModelConfig:
-        return self._config
 
     def tensor_names(self) -> Sequence[str]:
         return self._names

@@ -105,7 +105,7 @@ class ShardedCheckpoint(CheckpointDecorator):
             Axis.HEADS: heads,
             Axis.LOGITS: logits,
         }
-        self._config = replace(
+        self.config = replace(
             config,
             num_heads=heads.length,
             num_kv_heads=kv_heads.length,
@@ -114,10 +114,6 @@ class ShardedCheckpoint(CheckpointDecorator):
         )
         for name in inner.tensor_names():
             self._check(name)
-
-    @property
-    def config(self) -> ModelConfig:
-        return self._config
 
     def stored(self, name: str) -> StoredTensor:
         inner = self._inner.stored(name)
@@ -153,7 +149,7 @@ class ShardedCheckpoint(CheckpointDecorator):
         key = last if last in _ROWS else module
         if ".experts." in name:
             return 0, ()
-        if key in _WHOLE_NORMS and self._config.features.whole_qk_norm:
+        if key in _WHOLE_NORMS and self.config.features.whole_qk_norm:
             return 0, (self._cuts[_WHOLE_NORMS[key]],)
         if key in _COLUMNS:
             return 1, (self._cuts[_COLUMNS[key]],)

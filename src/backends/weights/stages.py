@@ -15,7 +15,6 @@ import torch
 from ...core.errors import ConfigError
 from .checkpoint import Checkpoint
 from .checkpoint_decorator import CheckpointDecorator
-from .config.model_config import ModelConfig
 from .packed import StoredTensor, Weights
 
 _LAYER = "model.layers."
@@ -45,7 +44,7 @@ class StagedCheckpoint(CheckpointDecorator):
     def __init__(self, inner: Checkpoint, own: StageLayers) -> None:
         super().__init__(inner)
         config, first, end = inner.config, own.layers.start, own.layers.stop
-        self._config = replace(
+        self.config = replace(
             config,
             num_layers=len(own.layers),
             layers=config.layers[first:end],
@@ -56,10 +55,6 @@ class StagedCheckpoint(CheckpointDecorator):
         )
         self._names = _names_of(inner, own)
         """The inner checkpoint's names, by those that are shown."""
-
-    @property
-    def config(self) -> ModelConfig:
-        return self._config
 
     def tensor_names(self) -> Sequence[str]:
         return tuple(self._names)

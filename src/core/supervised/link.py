@@ -36,6 +36,7 @@ from ..processes.watching.crashes import is_crash, num_oom_kills
 from .crash_suspects import CrashSuspects
 from .messages import (
     Accepted,
+    Answer,
     Ask,
     CacheReset,
     Died,
@@ -46,6 +47,7 @@ from .messages import (
     Observed,
     Outputs,
     Pixels,
+    Question,
     Ready,
     Report,
     ResetCache,
@@ -55,7 +57,6 @@ from .messages import (
     Submit,
     TraceBack,
     Traced,
-    TracedAll,
     decode_from_engine,
 )
 from .stream import RemoteStream
@@ -74,7 +75,7 @@ IDLE = Load(
 MAX_LEFT = 256
 """Maximum number of prompts to remember whose readers have left. The engine may compute them."""
 LOST = "the engine failed; it is started again"
-Answer = TypeVar("Answer", bound=Message)
+A = TypeVar("A", bound=Answer)
 log = get_logger("engine")
 
 
@@ -359,7 +360,7 @@ class EngineLink(asyncio.Protocol):
             del self._pieces[number]
         return join_pieces(pieces)
 
-    async def _ask(self, kind: type[Answer], question: type[Message], *fields: Any) -> Answer:
+    async def _ask(self, kind: type[A], question: type[Question], *fields: Any) -> A:
         """Send a question, whose first field is its number, and return the answer."""
         number = next(self._numbers)
         answer = await self._call(number, question(number, *fields))
@@ -390,15 +391,7 @@ class EngineLink(asyncio.Protocol):
             case Scored(number, logprobs):
                 if (stream := self.open_requests.get(number)) is not None:
                     stream.scored += logprobs
-            case (
-                Accepted(number)
-                | Refused(number)
-                | Report(number)
-                | CacheReset(number)
-                | Explained(number)
-                | Observed(number)
-                | TracedAll(number)
-            ):
+            case Answer(number) | Refused(number):
                 waiting = self._calls.get(number)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)

@@ -55,37 +55,36 @@ class End(Message, frozen=True):
     is_read: bool
 
 
-class Ask(Message, frozen=True):
+class Question(Message, frozen=True):
+    """A message whose answer has the same number."""
+
+    number: int
+
+
+class Ask(Question, frozen=True):
     """Send a Report."""
 
-    number: int
 
-
-class ResetCache(Message, frozen=True):
+class ResetCache(Question, frozen=True):
     """Forget the blocks of the prefix cache that no request holds."""
 
-    number: int
 
-
-class Explain(Message, frozen=True):
+class Explain(Question, frozen=True):
     """Send the explanations of a request; without an id those of the `count` slowest ones."""
 
-    number: int
     request_id: str | None
     count: int
 
 
-class Observe(Message, frozen=True):
+class Observe(Question, frozen=True):
     """Send what the engine does, with its steps after `after_step`."""
 
-    number: int
     after_step: int
 
 
-class TraceBack(Message, frozen=True):
+class TraceBack(Question, frozen=True):
     """Send the steps and requests of the last seconds."""
 
-    number: int
     seconds: float
 
 
@@ -110,8 +109,13 @@ class Died(Message, frozen=True):
     reason: str
 
 
-class Accepted(Message, frozen=True):
+class Answer(Message, frozen=True):
+    """The answer to Submit, or to a Question."""
+
     number: int
+
+
+class Accepted(Answer, frozen=True):
     request_id: str
     ignored_keywords: tuple[str, ...] = ()
 
@@ -139,10 +143,9 @@ class Outputs(Message, frozen=True):
     outputs: tuple[Output, ...] = ()
 
 
-class Report(Message, frozen=True):
+class Report(Answer, frozen=True):
     """Facts about the engine that a client asks for from time to time."""
 
-    number: int
     load: Load
     plugins: tuple[PluginInfo, ...] = ()
     hook_stats: tuple[HookStats, ...] = ()
@@ -150,24 +153,21 @@ class Report(Message, frozen=True):
     requests: tuple[LiveRequest, ...] = ()
 
 
-class CacheReset(Message, frozen=True):
+class CacheReset(Answer, frozen=True):
     """The answer to ResetCache."""
 
-    number: int
     is_empty: bool
 
 
-class Explained(Message, frozen=True):
+class Explained(Answer, frozen=True):
     """The answer to Explain."""
 
-    number: int
     found: tuple[Explanation, ...]
 
 
-class Observed(Message, frozen=True):
+class Observed(Answer, frozen=True):
     """The answer to Observe."""
 
-    number: int
     found: Activity
 
 
@@ -178,10 +178,8 @@ class Traced(Message, frozen=True):
     found: Trace
 
 
-class TracedAll(Message, frozen=True):
+class TracedAll(Answer, frozen=True):
     """All pieces have been sent."""
-
-    number: int
 
 
 ToEngine = (

@@ -9,7 +9,7 @@ from typing import Any
 from tokenmill.backends.grammar.base import GrammarSpec, MaskedRows, Masks
 from tokenmill.backends.grammar.llguidance.backend import Compiled, Following, LLGuidance
 from tokenmill.core.requests.grammar import Grammar
-from tokenmill.testing.conformance import grammar as suite
+from tokenmill.testing.conformance.computing import grammar as suite
 
 from . import fails
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tokenmill.backends.media.idefics3.processor import Idefics3Processor
 from tokenmill.plugin import ProcessedImage
-from tokenmill.testing.conformance import media as suite
+from tokenmill.testing.conformance.computing import media as suite
 
 from . import fails
 

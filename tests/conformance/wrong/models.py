@@ -14,7 +14,7 @@ from tokenmill.backends.models.base import LoadOptions, Model, ModelSpec
 from tokenmill.backends.models.native.implementation import NativeModels
 from tokenmill.backends.weights.checkpoint import Checkpoint
 from tokenmill.backends.weights.config.features import Features
-from tokenmill.testing.conformance import model as suite
+from tokenmill.testing.conformance.computing import model as suite
 
 from . import fails
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tokenmill.compute import ProcessedRow, ProcessorSpec
-from tokenmill.testing.conformance import logits as suite
+from tokenmill.testing.conformance.computing import logits as suite
 
 from . import fails
 

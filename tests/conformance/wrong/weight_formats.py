@@ -13,7 +13,7 @@ from tokenmill.backends.weights.formats.grouped_ints import GroupedInts
 from tokenmill.backends.weights.packed import PackedWeights
 from tokenmill.backends.weights.quantization.method import Method, Parts
 from tokenmill.backends.weights.quantization.sample import QuantizedSample
-from tokenmill.testing.conformance import weight_format as suite
+from tokenmill.testing.conformance.computing import weight_format as suite
 
 from . import fails
 

@@ -142,11 +142,7 @@ class DividedCheckpoint(CheckpointDecorator):
 
     def __init__(self, inner: Checkpoint, plan: DivisionPlan) -> None:
         super().__init__(inner)
-        self._plan = plan
-
-    @property
-    def config(self) -> ModelConfig:
-        return self._plan.config
+        self._plan, self.config = plan, plan.config
 
     def stored(self, name: str) -> StoredTensor:
         return self._plan.stored(name, self._inner.stored(name))

@@ -24,19 +24,8 @@ if TYPE_CHECKING:
 
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9
-_SCALARS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+_SCALARS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
+"""Codes of struct by GGUF's number of a type."""
 _DEFAULT_ALIGNMENT = 32
 _MAX_ALIGNMENT = 1 << 20
 _MAX_DIMENSIONS = 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ....core.contract.plugin_info import normalize
@@ -24,15 +23,13 @@ ReadMethod = Callable[[Fields], Method]
 Raises ConfigError for settings that are not supported.
 """
 
-METHODS: Mapping[str, ReadMethod] = MappingProxyType(
-    {
-        "awq": awq,
-        "compressed-tensors": compressed_tensors,
-        "fp8": fp8,
-        "gptq": gptq,
-        "mxfp4": mxfp4,
-    }
-)
+METHODS: Mapping[str, ReadMethod] = {
+    "awq": awq,
+    "compressed-tensors": compressed_tensors,
+    "fp8": fp8,
+    "gptq": gptq,
+    "mxfp4": mxfp4,
+}
 """tokenmill's own methods, by transformers' `quant_method`."""
 
 QUANTIZE_CONFIG = "quantize_config.json"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ....backends.attention.base import AttentionSpec
-from ..computing import devices_to_try
+from ..computing.devices import devices_to_try
 from ..suites import suite
 from . import checks
 from .checks import BackendClass

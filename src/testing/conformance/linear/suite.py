@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from ....backends.linear.base import ACTIVATIONS, LinearBackend, LinearSpec, Projection
 from ....backends.weights.packed import PackedWeights, Weights
-from ..computing import devices_to_try
+from ..computing.devices import devices_to_try
 from ..suites import suite
 from .samples import FORMATS, dense, dense_matrix, packed_matrix
 

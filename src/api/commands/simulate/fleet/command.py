@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .....core.config import EngineConfig
 from .....core.errors import ConfigError
-from ...flags.engine import add_engine_flags, engine_config
+from ...flags.engine import add_engine_flags, engine_config, given_settings
 from ...progress import ProgressDisplay
 from ..compare import LEFT_OUT
 from ..comparison import describe, describe_times
@@ -126,16 +125,11 @@ def _run(args: argparse.Namespace) -> int:
 
 def _policies(args: argparse.Namespace) -> list[Settings]:
     """All combinations of routers and settings to compare."""
-    given = {
-        field.name: getattr(args, field.name)
-        for field in dataclasses.fields(EngineConfig)
-        if field.name != "router" and getattr(args, field.name, None) is not None
-    }
     routers, args.router = args.router, None
     if routers is None and not args.vary:
         routers = DEFAULT_ROUTERS
     texts = [f"router={routers}"] if routers else []
-    return vary([*texts, *args.vary], given, leave_out=VARIED)
+    return vary([*texts, *args.vary], given_settings(args), leave_out=VARIED)
 
 
 def _cases(settings: FleetSettings) -> list[tuple[FleetSettings, str]]:

@@ -12,15 +12,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ...backends.weights.config.fields import Fields
-from ...backends.weights.huggingface.checkpoint import SafetensorsCheckpoint
-from ...backends.weights.packed import PackedWeights, stack
-from ...backends.weights.quantization.method import Method, Parts
-from ...backends.weights.quantization.methods import ReadMethod
-from ...backends.weights.quantization.sample import QuantizedSample
-from ...core.errors import ConfigError
-from ...core.members import WRITE_SAMPLE
-from .suites import suite
+from ....backends.weights.config.fields import Fields
+from ....backends.weights.huggingface.checkpoint import SafetensorsCheckpoint
+from ....backends.weights.packed import PackedWeights, stack
+from ....backends.weights.quantization.method import Method, Parts
+from ....backends.weights.quantization.methods import ReadMethod
+from ....backends.weights.quantization.sample import QuantizedSample
+from ....core.errors import ConfigError
+from ....core.members import WRITE_SAMPLE
+from ..suites import suite
 
 WriteSample = Callable[[torch.Tensor], QuantizedSample]
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from ...backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
-from ...core.requests.read_only_collections import ReadOnlyList
-from ..toy_tokenizer import ToyTokenizer
-from .suites import suite
+from ....backends.sampling.processing.base import LogitsProcessor, ProcessedRow, ProcessorSpec
+from ....core.requests.read_only_collections import ReadOnlyList
+from ...toy_tokenizer import ToyTokenizer
+from ..suites import suite
 
 VOCAB_SIZE = 64
 """Small, so that tokens repeat."""

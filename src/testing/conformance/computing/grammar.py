@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from ...backends.grammar.base import (
+from ....backends.grammar.base import (
     GrammarBackend,
     GrammarError,
     GrammarSpec,
@@ -20,9 +20,9 @@ from ...backends.grammar.base import (
     Masks,
     Matcher,
 )
-from ...backends.grammar.grammars import allow_all
-from ...core.requests.grammar import Grammar, GrammarKind
-from .suites import suite
+from ....backends.grammar.grammars import allow_all
+from ....core.requests.grammar import Grammar, GrammarKind
+from ..suites import suite
 
 BackendClass = type[GrammarBackend]
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from ...backends.linear.base import LinearSpec
-from ...backends.linear.torch import TorchLinear
-from ...backends.models.base import SINKS, LoadOptions, Model, ModelImpl, ModelSpec
-from ...backends.models.opening import describe
-from ...core.interfaces import no_progress
-from ...core.members import WRITE_SAMPLE
-from .suites import suite
+from ....backends.linear.base import LinearSpec
+from ....backends.linear.torch import TorchLinear
+from ....backends.models.base import SINKS, LoadOptions, Model, ModelImpl, ModelSpec
+from ....backends.models.opening import describe
+from ....core.interfaces import no_progress
+from ....core.members import WRITE_SAMPLE
+from ..suites import suite
 
 ImplClass = type[ModelImpl]
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from ...core.contract.providers.media_processing import (
+from ....core.contract.providers.media_processing import (
     MediaProcessor,
     MediaSample,
     Pixels,
     ProcessedImage,
 )
-from ...core.errors import ConfigError, InvalidRequestError
-from ...core.members import MEDIA_SAMPLE
-from .reporting import Report, report_time
-from .suites import suite
+from ....core.errors import ConfigError, InvalidRequestError
+from ....core.members import MEDIA_SAMPLE
+from ..reporting import Report, report_time
+from ..suites import suite
 
 Class = type[MediaProcessor]
 _SIZES = ((1, 1), (1, 4000), (4000, 1), (3, 2), (64, 64), (333, 257), (1024, 768))
