@@ -20,18 +20,23 @@ async def live_through(plugins: PluginHost) -> None:
 
     Raises PluginError if a plugin's lifespan cannot be entered, TimeoutError if the engine hangs.
     """
-    parts = EngineParts(
-        executor=SimulatedExecutor(num_blocks=12, block_size=4),
-        tokenizer=ToyTokenizer(),
-        plugins=plugins,
-    )
     async with asyncio.timeout(_TIMEOUT):
-        async with local_engine(EngineConfig(max_num_seqs=4), lambda *_: parts) as engine:
+        async with simulated_engine(plugins) as engine:
             await asyncio.gather(*(_serve(engine, f"prompt number {i}") for i in range(6)))
             async for _ in engine.generate("given up at once", SamplingParams(max_tokens=20)):
                 break
             engine.render_metrics()
             await engine.drain()
+
+
+def simulated_engine(plugins: PluginHost) -> EngineShell:
+    """An engine with these plugins, not started yet."""
+    parts = EngineParts(
+        executor=SimulatedExecutor(num_blocks=12, block_size=4),
+        tokenizer=ToyTokenizer(),
+        plugins=plugins,
+    )
+    return local_engine(EngineConfig(max_num_seqs=4), lambda *_: parts)
 
 
 async def _serve(engine: EngineShell, prompt: str) -> None:
