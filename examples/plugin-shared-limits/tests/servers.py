@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -176,6 +176,13 @@ async def running(count: int, **options: Any) -> AsyncIterator[list[Server]]:
         for server in servers:
             await stack.enter_async_context(server.plugin.lifespan(cast(Any, None)))
         yield servers
+
+
+async def until(is_reached: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again until the answer is true; fails after 20 seconds."""
+    async with asyncio.timeout(20):
+        while not await is_reached():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def quota(amount: float) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 from limits_store import StoreProcess, find_program, running_store
-from servers import Server, new_server, quota, running
+from servers import Server, new_server, quota, running, until
 
 from tokenmill.plugin import ConfigError
 
@@ -22,14 +22,15 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
 def is_lost(server: Server) -> bool:
     return server.plugin._exchange.is_lost
+
+
+async def until_back(server: Server) -> None:
+    async def is_back() -> bool:
+        return not is_lost(server)
+
+    await until(is_back)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -58,7 +59,7 @@ def test_without_a_store_requests_are_admitted_or_refused(
                 assert server.metric('refused_total{limit="store"}') == 40
             assert lines(caplog) == ["limits_store_lost"]
             store.start() if fault == "kill" else store.go_on()
-            await until(lambda: not is_lost(server))
+            await until_back(server)
             assert lines(caplog) == ["limits_store_lost", "limits_store_back"]
             left = 5 if fault == "kill" else 4  # a store without its data begins with full buckets
             answers = [await server.send() for _ in range(10)]
@@ -90,15 +91,20 @@ def test_a_store_that_lost_its_data_still_counts_what_servers_hold(store: StoreP
                 assert await server.send(0, 30) is None
             store.kill()
             store.start()
-            await until(lambda: all(one.metric("store_seconds_count") > 4 for one in servers))
+
+            async def have_renewed() -> bool:
+                return all(one.metric("store_seconds_count") > 4 for one in servers)
+
+            await until(have_renewed)
             assert not any(map(is_lost, servers))
             refusal = await servers[0].send(0, 0)
             assert refusal is not None and "concurrent" in refusal.reason
             servers[1].finish(30)
-            await asyncio.sleep(0)
-            async with asyncio.timeout(20):
-                while await servers[0].send(0, 40) is not None:
-                    await asyncio.sleep(0.02)
+
+            async def is_admitted() -> bool:
+                return await servers[0].send(0, 40) is None
+
+            await until(is_admitted)
             assert await servers[1].send(1, 0) is not None
 
     run(check())
@@ -126,7 +132,7 @@ def test_a_server_starts_while_the_store_is_away(
             assert await server.send() is None
             assert await server.send() is None
             store.start()
-            await until(lambda: not is_lost(server))
+            await until_back(server)
             assert await server.send() is None
             assert await server.send() is not None
 
@@ -197,7 +203,7 @@ def test_the_store_gets_no_names_of_keys(store: StoreProcess) -> None:
 
     run(check())
     with Valkey.from_url(store.url) as client:
-        [name] = [name for name in client.keys() if not name.endswith(b":probe")]
+        [name] = [name for name in client.scan_iter() if not name.endswith(b":probe")]
         content = client.hgetall(name)
         assert 0 < client.ttl(name) <= 180_001
     assert name.startswith(b"mine:") and b"acme" not in name + str(content).encode()

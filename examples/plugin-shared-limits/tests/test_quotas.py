@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from limits_store import StoreProcess
-from servers import Server, new_call, quota, running
+from servers import Server, new_call, quota, running, until
 from tokenmill_shared_limits.store import Store, StoreError
 
 from tokenmill.plugin import Refusal
@@ -23,17 +23,21 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 async def until_admitted(server: Server, *price: int, **options: Any) -> None:
     """Send a call again and again until it is admitted."""
-    async with asyncio.timeout(20):
-        while await server.send(*price, **options) is not None:
-            await asyncio.sleep(0.02)
+
+    async def is_admitted() -> bool:
+        return await server.send(*price, **options) is None
+
+    await until(is_admitted)
 
 
 async def until_told(server: Server) -> None:
     """Wait until the store knows what has ended."""
     count = server.metric("store_seconds_count")
-    async with asyncio.timeout(20):
-        while server.metric("store_seconds_count") == count:
-            await asyncio.sleep(0.01)
+
+    async def is_told() -> bool:
+        return server.metric("store_seconds_count") > count
+
+    await until(is_told)
 
 
 async def spend_all(servers: list[Server], prompt: int = 1, max_tokens: int = 0) -> int:
