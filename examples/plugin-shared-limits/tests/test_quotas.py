@@ -288,3 +288,27 @@ def test_whatever_servers_do_they_never_have_more_than_the_quota(
             assert await last.send(1, 0) is not None
 
     run(check())
+
+
+@pytest.mark.parametrize(
+    ("key", "secret", "count"),
+    [("9f86d081884c7d65", "", 1), ("9f86d081884c7d65", "shared", 0), ("named", "", 0)],
+)
+def test_a_server_says_that_ids_of_keys_differ_between_servers(
+    store: StoreProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    key: str,
+    secret: str,
+    count: int,
+) -> None:
+    monkeypatch.delenv("TOKENMILL_API_KEY_SECRET", raising=False)
+    if secret:
+        monkeypatch.setenv("TOKENMILL_API_KEY_SECRET", secret)
+
+    async def check() -> None:
+        async with running(1, url=store.url, requests_per_minute=quota(9)) as [server]:
+            assert [await server.send(key=key), await server.send(key=key)] == [None, None]
+
+    run(check())
+    assert [record.msg for record in caplog.records].count("keys_not_shared") == count

@@ -90,7 +90,7 @@ class SharedLimitsOptions:
         default="tokenmill", metadata={"help": "beginning of all names in the store"}
     )
     store_timeout: Seconds = field(
-        default=0.5, metadata={"help": "seconds after which the store counts as lost"}
+        default=0.5, metadata={"help": "seconds to wait for an answer of the store"}
     )
     lease_seconds: Seconds = field(
         default=10.0,
