@@ -312,3 +312,45 @@ def test_a_server_says_that_ids_of_keys_differ_between_servers(
 
     run(check())
     assert [record.msg for record in caplog.records].count("keys_not_shared") == count
+
+
+def test_a_prompt_that_a_killed_server_had_just_admitted_stays_spent(store: StoreProcess) -> None:
+    async def check() -> None:
+        limits = {"tokens_per_minute": quota(100), "requests_per_minute": quota(3)}
+        async with running(2, url=store.url, lease_seconds=LEASE, **limits) as (first, second):
+            assert await first.send(30, 40) is None
+            await first.die()
+            await until_admitted(second, 0, 70)
+            second.finish(0)
+            await until_admitted(second, 0, 70)
+            assert await second.send(0, 0) is not None, "three requests"
+
+    run(check())
+
+
+def test_a_lease_is_kept_while_another_plugin_makes_its_request_wait(store: StoreProcess) -> None:
+    async def check() -> None:
+        async with running(2, url=store.url, requests_per_minute=quota(2)) as (first, second):
+            waiting = new_call()
+            await first.prepare(waiting)
+            assert await first.send() is None
+            assert await second.send() is not None
+            assert first.queue(waiting) is None
+
+    run(check())
+
+
+def test_limits_that_were_changed_hold_at_once(store: StoreProcess) -> None:
+    async def check() -> None:
+        old = {"tokens_per_minute": quota(100), "max_concurrent_requests": 5}
+        new = {"tokens_per_minute": quota(10), "max_concurrent_requests": 20}
+        async with (
+            running(1, url=store.url, **old) as before,
+            running(2, url=store.url, **new) as after,
+        ):
+            assert [await before[0].send(1, 0) for _ in range(3)] == [None] * 3
+            assert await spend_all(after) == 10
+            refusal = await after[0].send(0, 0)
+            assert refusal is None, "13 of 20 calls are live"
+
+    run(check())
