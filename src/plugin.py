@@ -47,6 +47,7 @@ from .core.contract.parsing.enclosed_calls import enclosed_calls as enclosed_cal
 from .core.contract.parsing.json_calls import json_arguments as json_arguments
 from .core.contract.parsing.json_calls import json_call as json_call
 from .core.contract.parsing.json_calls import whole_call as whole_call
+from .core.contract.policy import Arrival as Arrival
 from .core.contract.policy import PreemptionCandidate as PreemptionCandidate
 from .core.contract.policy import Refusal as Refusal
 from .core.contract.policy import RequestView as RequestView

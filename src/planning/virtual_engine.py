@@ -84,7 +84,7 @@ class OpenStep:
 class VirtualEngine:
     """Drives EngineCore and PluginHost as the engine's own loop does. Its owner keeps the time.
 
-    Plugins are called as in a real engine, except that their `lifespan` is not entered.
+    Plugins are called as in a real engine, except for `lifespan` and `before_admit`.
     """
 
     def __init__(self, config: EngineConfig, times: StepTimes, watch: Watch) -> None:

@@ -28,6 +28,7 @@ FOLDERS = {
     "grey-tiles": EXAMPLES / "plugin-grey-tiles",
     "granite": EXAMPLES / "plugin-granite-reasoning",
     "redact": EXAMPLES / "plugin-redact",
+    "shared-limits": EXAMPLES / "plugin-shared-limits",
     "suffix-automaton": EXAMPLES / "plugin-suffix-automaton",
 }
 SETTINGS = """

@@ -88,6 +88,7 @@ PLACES: Mapping[str, Place] = {
         "def observe(self, step): return act(step)\ndef forget(self, engine_id): return act(1)",
         **SPECULATES,
     ),
+    "before_admit": _hook("admission", "before_admit", "arrival"),
     "admit": _hook("admission", "admit", "request, load"),
     "admit wrapper": Place(
         kind="admission",

@@ -109,6 +109,7 @@ OUTCOMES: Mapping[str, _Outcomes] = {
     },
     "choose": _DECIDES,
     "observe": _OBSERVES,
+    "before_admit": _ADMITS,
     "admit": _ADMITS,
     "admit wrapper": {
         Outcome.FAILS: (*RAISING, *FORCING),

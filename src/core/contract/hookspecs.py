@@ -7,7 +7,7 @@ arguments than the hook offers. See docs/hooks.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from .events import (
 )
 
 if TYPE_CHECKING:
-    from .policy import PreemptionCandidate, Refusal, RequestView, StepView, Victim
+    from .policy import Arrival, PreemptionCandidate, Refusal, RequestView, StepView, Victim
     from .providers.speculation import Draft, ProposalBatch
     from .registry import Registry
 
@@ -70,6 +70,18 @@ class HookSpecs:
     @hookspec
     def on_started(self, event: Started) -> None:
         """Observe: the engine is ready. Called once. On error: contained; cut off after three."""
+
+    @hookspec
+    def before_admit(self, arrival: Arrival) -> Awaitable[None] | None:
+        """Ask other machines for what `admit` needs to know about a request.
+
+        When: on arrival, once per prompt, before `admit`. Given: the arrival, with the tokens of
+        the prompt, `max_tokens`, the number of choices and the sender. May answer: None, or an
+        awaitable. The engine awaits it before it calls `admit`; meanwhile, steps and other requests
+        go on. If its sender leaves, or the engine closes, the awaitable is cancelled, and `admit`
+        is not called. Default: None. On error, or if the awaitable takes longer than 5 seconds:
+        that request fails. Cost: about 1 µs per request, and the wait.
+        """
 
     @hookspec(firstresult=True)
     def admit(self, request: RequestView, load: Load) -> Refusal | None:

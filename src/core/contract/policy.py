@@ -180,6 +180,21 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One prompt of a call that `admit` has not decided yet."""
+
+    prompt_token_ids: tuple[int, ...]
+    """The tokens of the prompt, after truncation."""
+    max_tokens: int
+    """Maximum number of generated tokens of each choice."""
+    n: int
+    """Number of choices."""
+    options: RequestOptions
+    """The sender, and the options that it gave. `admit` gets the same; its `request_id` may get a
+    suffix until then, if `prompt_index` is 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """An answer of `admit` that refuses the request."""
 

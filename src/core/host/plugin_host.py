@@ -28,6 +28,7 @@ from ..contract.events import (
 )
 from ..contract.plugin_info import HookStats, PluginInfo, Source, add_stats
 from ..contract.policy import (
+    Arrival,
     PreemptionCandidate,
     Refusal,
     RequestView,
@@ -57,6 +58,7 @@ from .calling.direct_policies import AnyRequest, GuardedDraftLength, WaitingOrde
 from .calling.failure_log import FailureLog
 from .calling.guard import ADMITS, DECIDES, FAILED, OBSERVES, Guard, Rule, make_guards
 from .calling.hook_callers import Decision, Observers
+from .calling.preparing import Preparations
 from .calling.proposal_hook import ProposalHook
 from .choice import SPECULATION, chosen_names
 from .discovery import OWN_DISTRIBUTION
@@ -102,6 +104,7 @@ class PluginHost:
         """The chosen draft length policy. Its methods never raise."""
         self._schedule = self._decision("schedule", DECIDES)
         self._preempt = self._decision("preempt", DECIDES, check=_check_victim)
+        self._before_admit = Preparations(self._make_guards("before_admit", ADMITS))
         self._admit = self._decision("admit", ADMITS, wrapper_rule=ADMITS, check=_check_refusal)
         self._events = {event: self._observers(hook) for event, hook in EVENTS.items()}
         self._metrics = self._observers("render_metrics")
@@ -114,6 +117,7 @@ class PluginHost:
             *self._draft_length.guards,
             *self._preempt.guards,
             *(self.speculator.guards if self.speculator else ()),
+            *self._before_admit.guards,
             *self._admit.guards,
             *(guard for observers in self._events.values() for guard in observers.guards),
             *self._metrics.guards,
@@ -208,6 +212,18 @@ class PluginHost:
             self.speculator.flush()
         if self._logits_processors is not None:
             self._logits_processors.flush()
+
+    @property
+    def prepares(self) -> bool:
+        """Whether any plugin wants to know of a request before `admit`."""
+        return bool(self._before_admit)
+
+    async def before_admit(self, arrival: Arrival) -> None:
+        """Let plugins ask other machines about a request. Raises RequestFailedError if one fails.
+
+        A failing plugin is never taken out, as in `admit`.
+        """
+        await self._before_admit(arrival)
 
     def admit(self, request: RequestView, load: Load) -> Refusal | None:
         """The first refusal, or None. Raises RequestFailedError if an admission plugin failed.
@@ -345,7 +361,10 @@ class PluginHost:
         return Decision(self._caller(hook), rule, self._built.sources, self._log, **more)
 
     def _observers(self, hook: str) -> Observers:
-        return Observers(make_guards(self._caller(hook), OBSERVES, self._built.sources, self._log))
+        return Observers(self._make_guards(hook, OBSERVES))
+
+    def _make_guards(self, hook: str, rule: Rule) -> tuple[Guard, ...]:
+        return make_guards(self._caller(hook), rule, self._built.sources, self._log)
 
     def _caller(self, hook: str) -> pluggy.HookCaller:
         caller: pluggy.HookCaller = getattr(self._built.plugins.manager.hook, hook)

@@ -31,7 +31,7 @@ from .checking import CheckedRequest
 from .engine_shell import CLOSING_SECONDS, EngineShell, Facts, MakeReader
 from .home import Life
 from .new_core import fit_max_model_len, make_core
-from .new_requests import make_requests
+from .new_requests import describe_arrival, make_requests
 from .output_stream import Completion, OutputStream
 from .steps.loop import StepLoop, stopped_by
 
@@ -192,6 +192,9 @@ class LocalEngine:
         began = time.monotonic()
         ignored_keywords = await self._check_grammar(checked)
         compiled = time.monotonic()
+        if parts.plugins.prepares:
+            await parts.plugins.before_admit(describe_arrival(checked))
+        # Nothing may wait from here on: plugins hold what they found out for this request.
         self.check_accepting()  # the engine may have been closed meanwhile
         requests = make_requests(
             checked,

@@ -6,6 +6,7 @@ import random
 import uuid
 
 from ..config import EngineConfig
+from ..contract.policy import Arrival
 from ..engine.blocks.pool import hash_root
 from ..engine.request import PromptGroup, Request
 from ..host.logits_processors import ProcessorUse
@@ -21,6 +22,16 @@ def engine_ids(request_id: str, prompt_index: int, n: int) -> list[str]:
     if n == 1 and prompt_index == 0:
         return [request_id]
     return [f"{request_id}/{prompt_index}/{index}" for index in range(n)]
+
+
+def describe_arrival(checked: CheckedRequest) -> Arrival:
+    """The request as plugins see it before `admit`."""
+    return Arrival(
+        prompt_token_ids=checked.prompt_token_ids,
+        max_tokens=checked.max_tokens,
+        n=checked.params.n,
+        options=checked.options,
+    )
 
 
 def make_requests(

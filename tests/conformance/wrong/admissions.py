@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any
 
 from tokenmill.core.contract.client import Load
@@ -46,3 +47,35 @@ class RefusesWithoutAReason(Admission):
 class RefusesForEver(Admission):
     def answer(self, request: Any, load: Load) -> Any:
         return Refusal(reason="no", retry_after=float("inf"))
+
+
+class AsksFirst(Admission):
+    """It asks another machine before it admits a request. Right: it does not need to."""
+
+    @hookimpl
+    def before_admit(self, arrival: Any) -> Any:
+        return self.prepare(arrival)
+
+    def prepare(self, arrival: Any) -> Any:
+        return None
+
+
+@fails(suite.check_before_admit_never_fails)
+class AnswersYesBefore(AsksFirst):
+    def prepare(self, arrival: Any) -> Any:
+        return arrival.n == 1
+
+
+@fails(suite.check_before_admit_never_fails)
+class RaisesBefore(AsksFirst):
+    def prepare(self, arrival: Any) -> Any:
+        return None if arrival.max_tokens < 10 else 1 / (arrival.n - 1)
+
+
+@fails(suite.check_before_admit_never_fails)
+class RaisesWhileItWaits(AsksFirst):
+    def prepare(self, arrival: Any) -> Coroutine[None, None, None]:
+        return self.ask(arrival)
+
+    async def ask(self, arrival: Any) -> None:
+        raise ConnectionError("the other machine is away")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import statistics
 from contextlib import suppress
 from itertools import product
 
 from ....core.contract.client import Load
-from ....core.contract.policy import Refusal, RequestView
+from ....core.contract.policy import Arrival, Refusal, RequestView
 from ....core.engine.request import Request
 from ....core.errors import RequestFailedError
+from ....core.host.plugin_host import PluginHost
 from ....core.requests.request_options import RequestOptions
 from ....core.requests.sampling_params import SamplingParams
-from ..hosting import fresh, load_host
+from ..engine.life import simulated_engine
+from ..hosting import FailureWatch, fresh, load_host
 from ..kept_memory import describe_growth
 from ..reporting import Report, report_growth, report_time
 from ..suites import suite
@@ -39,6 +42,14 @@ def check_refusals_say_why_and_for_how_long(admission: object) -> None:
     for answer in _ask(admission):
         if isinstance(answer.value, Refusal):
             _check_refusal(answer.value)
+
+
+def check_before_admit_never_fails(admission: object) -> None:
+    """`before_admit`, if there is one, answers None or an awaitable, and neither it nor the
+    awaitable raises or takes too long."""
+    watch = FailureWatch()
+    asyncio.run(_prepare(load_host("admission", fresh(admission), watch)))
+    assert not (failures := watch.describe("before_admit")), failures
 
 
 def check_memory_growth_is_reported(admission: object, report: Report) -> None:
@@ -78,6 +89,27 @@ def _ask(given: object) -> list[Answer]:
             host.admit(request, load)
     assert listener.answers, "`admit` was never called"
     return listener.answers
+
+
+async def _prepare(host: PluginHost) -> None:
+    """Small and huge arrivals, all at once, while an engine runs: `lifespan` has been entered."""
+    async with simulated_engine(host):
+        await asyncio.gather(
+            *(host.before_admit(arrival) for arrival in _arrivals()), return_exceptions=True
+        )
+
+
+def _arrivals() -> list[Arrival]:
+    sizes = product((1, 100, 50_000), (1, 100_000), (1, 3))
+    return [
+        Arrival(
+            prompt_token_ids=(1,) * num_prompt_tokens,
+            max_tokens=max_tokens,
+            n=n,
+            options=RequestOptions(request_id=f"request-{i}"),
+        )
+        for i, (num_prompt_tokens, max_tokens, n) in enumerate(sizes)
+    ]
 
 
 def _requests() -> list[RequestView]:

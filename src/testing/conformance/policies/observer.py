@@ -10,15 +10,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ....core.config import EngineConfig
 from ....core.contract.events import Stopping
 from ....core.host.hook_checks import implemented_hooks, new_manager
 from ....core.host.plugin_host import PluginHost
-from ....core.requests.sampling_params import SamplingParams
-from ....core.shell.engine_shell import EngineShell
-from ....core.shell.local_engine import EngineParts, local_engine
-from ...simulated.executor import SimulatedExecutor
-from ...toy_tokenizer import ToyTokenizer
+from ..engine.life import live_through
 from ..engine.sample_events import SAMPLE_EVENTS
 from ..hosting import FailureWatch, load_host, take
 from ..kept_memory import describe_growth
@@ -27,7 +22,6 @@ from ..suites import suite
 
 _KIND = "observer"
 _CALLS = 20
-_LIFE_SECONDS = 30.0
 _MOST_WAITING = 0.001
 """Maximum time, in seconds, that an observer may wait without using the processor."""
 
@@ -61,7 +55,7 @@ def check_it_lives_through_an_engine(observer: object) -> None:
     """Nothing fails from start to end of an engine that serves, preempts and aborts."""
     watch = FailureWatch()
     host = load_host(_KIND, take(observer), watch)
-    asyncio.run(_live_through(host))
+    asyncio.run(live_through(host))
     failures = _failures(host, watch)
     assert not failures, failures
 
@@ -142,27 +136,3 @@ def _failures(host: PluginHost, watch: FailureWatch) -> str:
 
 def _num_failures(host: PluginHost, hook: str) -> int:
     return sum(stats.failures for stats in host.hook_stats() if stats.hook == hook)
-
-
-async def _live_through(plugins: PluginHost) -> None:
-    """Run an engine with these plugins: start, serve, preempt, abort, read metrics, drain, close.
-
-    Raises PluginError if a plugin's lifespan cannot be entered, TimeoutError if the engine hangs.
-    """
-    parts = EngineParts(
-        executor=SimulatedExecutor(num_blocks=12, block_size=4),
-        tokenizer=ToyTokenizer(),
-        plugins=plugins,
-    )
-    async with asyncio.timeout(_LIFE_SECONDS):
-        async with local_engine(EngineConfig(max_num_seqs=4), lambda *_: parts) as engine:
-            await asyncio.gather(*(_serve(engine, f"prompt number {i}") for i in range(6)))
-            async for _ in engine.generate("given up at once", SamplingParams(max_tokens=20)):
-                break
-            engine.render_metrics()
-            await engine.drain()
-
-
-async def _serve(engine: EngineShell, prompt: str) -> None:
-    async for _ in engine.generate(prompt, SamplingParams(max_tokens=16)):
-        pass
