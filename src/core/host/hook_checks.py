@@ -134,8 +134,11 @@ def _check_one(
 
 
 def _keyword_only(function: Callable[..., object]) -> bool:
-    if isinstance(function, FunctionType | MethodType) and not hasattr(function, "__wrapped__"):
-        if not function.__code__.co_kwonlyargcount:  # a signature takes 20 times the time
-            return False
+    if (  # a signature takes 20 times the time
+        isinstance(function, FunctionType | MethodType)
+        and not hasattr(function, "__wrapped__")
+        and not function.__code__.co_kwonlyargcount
+    ):
+        return False
     parameters = inspect.signature(function).parameters.values()
     return any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
