@@ -17,6 +17,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +32,6 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.oracle.tiny_smolvlm import IMAGE, write_tokenizer
 from tokenmill import AsyncEngine, SamplingParams
 from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.linear.base import LinearSpec
@@ -40,6 +40,8 @@ from tokenmill.backends.vision.reading import load_vision
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
 
+oracle: Any = import_module("tests.oracle.tiny_smolvlm")
+SmolVLM: Any = transformers.SmolVLMForConditionalGeneration
 SIDE = 512
 """Sides of a tile, in pixels."""
 NEW, AGAIN, ELSEWHERE, TEXT = "new image", "again", "known, elsewhere", "as much text"
@@ -49,8 +51,8 @@ Samples = dict[str, dict[str, list[float]]]
 
 def write_model(folder: Path) -> None:
     """A random SmolVLM-256M with a small vocabulary."""
-    tokenizer = write_tokenizer(folder)
-    config = transformers.SmolVLMConfig(
+    tokenizer = oracle.write_tokenizer(folder)
+    config = SmolVLM.config_class(
         text_config={
             "model_type": "llama",
             "vocab_size": len(tokenizer),
@@ -70,12 +72,12 @@ def write_model(folder: Path) -> None:
             "image_size": SIDE,
             "patch_size": 16,
         },
-        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
+        image_token_id=tokenizer.convert_tokens_to_ids(oracle.IMAGE),
         scale_factor=4,
         pad_token_id=0,
     )
     torch.manual_seed(0)
-    model = transformers.SmolVLMForConditionalGeneration(config).to(torch.bfloat16)
+    model = SmolVLM(config).to(torch.bfloat16)
     model.save_pretrained(folder)
     images = {"size": {"longest_edge": 4 * SIDE}, "max_image_size": {"longest_edge": SIDE}}
     settings = images | {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
@@ -94,9 +96,7 @@ def encoders(folder: Path) -> dict[str, Callable[[torch.Tensor], object]]:
         linear=CPULinear(spec),
     )
     assert vision is not None
-    model = transformers.SmolVLMForConditionalGeneration.from_pretrained(
-        folder, dtype=torch.bfloat16
-    ).eval()
+    model = SmolVLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
 
     def ours(pixels_yxc: torch.Tensor) -> None:
         single = SingleTorchThread()
@@ -135,7 +135,7 @@ async def time_prompts(folder: Path, rounds: int, seed: int) -> tuple[Samples, i
     async with AsyncEngine(str(folder), dtype="bfloat16", disable_log_stats=True) as engine:
         for turn in range(rounds + 1):
             image = picture(rng.randrange(1 << 30))
-            same, other = ({"prompt": f"{rng.random()} {IMAGE} why"} for _ in range(2))
+            same, other = ({"prompt": f"{rng.random()} {oracle.IMAGE} why"} for _ in range(2))
             prompts: Mapping[str, Any] = {
                 NEW: same | {"multi_modal_data": {"image": image}},
                 AGAIN: same | {"multi_modal_data": {"image": image}},

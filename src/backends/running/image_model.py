@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ from ..sampling.ops import SamplingOps
 from ..state.input_batch import InputBatch
 from ..state.request_state import RequestState
 from ..vision.encoded_items import EncodedItems
+
+_new_event: Any = torch.cuda.Event  # torch gives it no types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,8 @@ class ImageModel:
         states."""
         self._decoder, self._items = decoder, items
         self.model = model
-        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        self._events: tuple[Any, Any] | None = None
+        """Of CUDA: before and after the last `encode`."""
         self._seconds = 0.0
 
     @property
@@ -72,7 +75,8 @@ class ImageModel:
             return self._seconds
         begin, end = self._events
         end.synchronize()
-        return begin.elapsed_time(end) / 1000
+        milliseconds: float = begin.elapsed_time(end)
+        return milliseconds / 1000
 
     def take(self, items: Sequence[MediaItem]) -> None:
         """Keep pixels; see TakesMedia."""
@@ -95,7 +99,7 @@ class ImageModel:
             self._seconds = time.monotonic() - began
             return
         with torch.cuda.device(self._items.device):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin, end = (_new_event(enable_timing=True) for _ in range(2))
             begin.record()
             self._items.encode(work)
             end.record()

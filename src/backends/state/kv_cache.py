@@ -53,7 +53,7 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUMemory:
-    """What an engine needs of a GPU's memory besides the KV cache, in bytes."""
+    """The memory that a GPU has, and that an engine needs besides the KV cache, in bytes."""
 
     total: int
     free: int

@@ -36,7 +36,7 @@ class Vision:
     tower: VisionTower
     info: MediaInfo
     encoder_bytes: int
-    """Estimated memory for one run of the tower, with as many images as the device encodes at
+    """Estimated memory for one run of the tower, with all images that the device encodes at
     once."""
 
 

@@ -101,7 +101,8 @@ class VisionTower:
             joined = self._averages(hidden_pe, self.pooled_norm_e)
         else:
             joined = self._squares(hidden_pe, num_images)
-        return self.connector(joined).unflatten(0, (num_images, -1))
+        rows = self.connector(joined)
+        return rows.view(num_images, -1, rows.shape[1])
 
     def _patches(self, pixels_nyxc: torch.Tensor) -> torch.Tensor:
         """The normalized numbers of each patch, as the weights of a convolution order them."""

@@ -71,7 +71,7 @@ def _find_first(find: Find, group: int, end: int) -> list[int]:
 
 def _before_spans(request: Request, end: int, size: int) -> int:
     """The largest number of blocks up to `end` after which no span is cut."""
-    while (position := before_span(request.media, end * size)) < end * size:
+    while request.media and (position := before_span(request.media, end * size)) < end * size:
         end = position // size
     return end
 

@@ -105,6 +105,8 @@ class PluginHost:
         self._schedule = self._decision("schedule", DECIDES)
         self._preempt = self._decision("preempt", DECIDES, check=_check_victim)
         self._before_admit = Preparations(self._make_guards("before_admit", ADMITS))
+        self.prepares = bool(self._before_admit.guards)
+        """Whether any plugin wants to know of a request before `admit`."""
         self._admit = self._decision("admit", ADMITS, wrapper_rule=ADMITS, check=_check_refusal)
         self._events = {event: self._observers(hook) for event, hook in EVENTS.items()}
         self._metrics = self._observers("render_metrics")
@@ -212,11 +214,6 @@ class PluginHost:
             self.speculator.flush()
         if self._logits_processors is not None:
             self._logits_processors.flush()
-
-    @property
-    def prepares(self) -> bool:
-        """Whether any plugin wants to know of a request before `admit`."""
-        return bool(self._before_admit)
 
     async def before_admit(self, arrival: Arrival) -> None:
         """Let plugins ask other machines about a request. Raises RequestFailedError if one fails.

@@ -22,10 +22,6 @@ class Preparations:
     def __init__(self, guards: tuple[Guard, ...]) -> None:
         self.guards = guards
 
-    def __bool__(self) -> bool:
-        """Whether any plugin implements the hook."""
-        return bool(self.guards)
-
     async def __call__(self, arrival: Arrival) -> None:
         """Call one after the other, and await their answers.
 
