@@ -30,6 +30,7 @@ def test_two_hundred_seeds_run_clean_and_much_happens_in_each_fifty(first: int) 
 def test_seeds_whose_prompts_have_images_run_clean(count: int) -> None:
     total = run_seeds(range(MEDIA_SEEDS, MEDIA_SEEDS + count))
     assert total.num_item_queries > 15 * count > total.num_item_queries - total.num_item_hits
+    assert total.num_spans > 5 * count
     assert total.num_preemptions > 3 * count and total.num_failed_steps > count // 2
 
 
