@@ -40,7 +40,7 @@ port = int(sys.argv[sys.argv.index("--port") + 1])
 http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
 CLIENT = """
-import json, pathlib, sys
+import json, os, pathlib, sys
 of = lambda name: sys.argv[sys.argv.index(name) + 1]
 if "--fail" in sys.argv and of("--fail") == "1":
     print(*range(100), sep="\\n")
@@ -49,7 +49,8 @@ if "--fail" in sys.argv and of("--fail") == "2":
     sys.exit(3)
 print("measured")
 path = pathlib.Path(of("--result-dir")) / of("--result-filename")
-path.write_text(json.dumps({"request_throughput": 5.0, "words": sys.argv[1:3]}))
+found = {"request_throughput": 5.0, "words": sys.argv[1:3], "key": os.environ["KEY"]}
+path.write_text(json.dumps(found))
 """
 
 
@@ -95,6 +96,7 @@ def test_each_server_starts_once_and_every_run_has_its_options(tmp_path: Path) -
     assert starts(tmp_path) == 2
     rows = list(csv.DictReader((tmp_path / "out/summary.csv").read_text().splitlines()))
     found = [(row["seqs"], row["rate"], row["run_number"]) for row in rows]
+    assert {row["key"] for row in rows} == {"sk"}, "the client has the server's environment"
     assert found == [(s, r, n) for s in "12" for r in "34" for n in "01"]
     folder = tmp_path / "out/SERVE--seqs=2-BENCH--rate=3"
     assert [one["rate"] for one in json.loads((folder / "summary.json").read_text())] == [3, 3]
