@@ -65,7 +65,7 @@ class ImageModel:
         self._decoder, self._items = decoder, items
         self.model = model
         self._events: tuple[Any, Any] | None = None
-        """Of CUDA: before and after the last `encode`."""
+        """CUDA events before and after the last `encode`."""
         self._seconds = 0.0
 
     @property

@@ -44,7 +44,7 @@ def load(path: Path, dtype: torch.dtype = torch.float32) -> Vision:
 def rows_of(vision: Vision, seed: int) -> torch.Tensor:
     pixels = torch.frombuffer(bytearray(picture(seed, SIDE, SIDE).tobytes()), dtype=torch.uint8)
     with torch.inference_mode():
-        return vision.tower.encode(pixels.view(SIDE, SIDE, 3))
+        return vision.tower.encode(pixels.view(1, SIDE, SIDE, 3))[0]
 
 
 def test_rows_are_those_of_transformers(folder: Path) -> None:
