@@ -15,7 +15,7 @@ from tests.backends.chosen import backends_of
 from tests.backends.tiny import GREEDY, Driver
 from tests.backends.vision.tiny_models import CLASSES, PLACEHOLDER, TinyModel, picture, write_model
 from tokenmill.backends.execution.in_process import ModelExecutor
-from tokenmill.backends.running.image_model import ImageModel
+from tokenmill.backends.running.image_model import ImageModel, ImageStep
 from tokenmill.backends.running.runner import ModelRunner
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
@@ -337,9 +337,9 @@ def test_steps_without_images_do_not_run_layer_by_layer(
     computed: list[int] = []
     logits = ImageModel.logits
 
-    def counted(self: ImageModel, batch, rows):  # type: ignore[no-untyped-def]
-        computed.append(len(rows))
-        return logits(self, batch, rows)
+    def counted(self: ImageModel, step: ImageStep) -> torch.Tensor:
+        computed.append(len(step.rows))
+        return logits(self, step)
 
     monkeypatch.setattr(ImageModel, "logits", counted)
     images.add("a", cases[3])
