@@ -50,8 +50,8 @@ def test_auto_takes_the_processor_that_fits(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_processor_is_refused_with_the_reasons(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no media processor fits .*'gemma3'"):
-        reader_for(tmp_path, CONFIG | {"model_type": "gemma3"})
+    with pytest.raises(ConfigError, match=r"no media processor fits .*'paligemma'"):
+        reader_for(tmp_path, CONFIG | {"model_type": "paligemma"})
 
 
 def test_wrong_kwargs_are_refused_at_once(tmp_path: Path) -> None:
