@@ -90,9 +90,10 @@ class Asker:
         def read() -> None:
             headers = {"X-Request-Id": name}
             with self.http.stream("POST", "/v1/completions", json=body, headers=headers) as answer:
-                for line in answer.iter_lines():
-                    if line:
-                        begun.set()
+                if answer.status_code == 200:
+                    for line in answer.iter_lines():
+                        if line:
+                            begun.set()
 
         thread = threading.Thread(target=read)
         thread.start()
@@ -163,7 +164,7 @@ def alone(asker: Asker, name: str) -> None:
 
 def hung_stage(asker: Asker, name: str) -> None:
     """A stage of the pipeline hangs while the victim decodes."""
-    victim = asker.start(name, "Once", 900)
+    victim = asker.start(name, words(8), 900)  # a prompt that stops two engines is refused
     workers = [
         pid
         for pid in workers_of(asker.server)
