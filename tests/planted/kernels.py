@@ -111,8 +111,8 @@ BUGS = {
     ),
     "a query sees the next key": bug(
         "attention/tiles.h",
-        "std::min<int64_t>(keys, position_of(row) + 1 - begin)",
-        "std::min<int64_t>(keys, position_of(row) + 2 - begin)",
+        "std::min<int64_t>(keys, last_seen(row) + 1 - begin)",
+        "std::min<int64_t>(keys, last_seen(row) + 2 - begin)",
         "decoder layers",
     ),
     "a window is one key longer": bug(
