@@ -37,7 +37,7 @@ ON_GPU = {
     "backends": [
         # Triton comes first, because it is the slowest: it compiles kernels for every shape.
         *("triton", "flash-attn,triton", "torch", "cuda-paged", "flash-attn", "xformers"),
-        *("flash-attn,cuda-paged", "xformers,torch"),
+        *("flash-attn,cuda-paged", "xformers,torch", AUTO),
     ],
     "contenders": [
         *("flash-kernel-16", "flash-kernel-128", "torch-sdpa", "cuda-paged"),
@@ -47,7 +47,7 @@ ON_GPU = {
     "select": "",
 }
 ON_CPU = {
-    "backends": ["torch", "cpu"],
+    "backends": ["torch", "cpu", AUTO],
     "contenders": ["torch-sdpa", "torch", "cpu"],
     "engines": ["torch", "transformers"],
     "select": "plain or blocks or chunked-swap",
@@ -138,7 +138,8 @@ class Checkup:
                 results=work / f"{backend}-{kind}.jsonl",
             )
             for kind in CHECKS
-            for backend in ([AUTO] if kind == AUTO else self._args.backends)
+            for backend in self._args.backends
+            if (backend == AUTO) == (kind == AUTO)
         ]
         of_name, surroundings = {check.name: check for check in checks}, environment(site)
         run_all(
@@ -157,7 +158,7 @@ class Checkup:
         entry = {"backend": check.backend, "part": check.kind, "is_ok": is_ok, "tests": tests}
         shown = replace(ended, tail="") if is_ok else ended
         self.found["checks"].append(asdict(shown) | entry)
-        places = list(CHECKS), [*self._args.backends, AUTO]
+        places = list(CHECKS), self._args.backends
         self.found["checks"].sort(
             key=lambda c: (places[1].index(c["backend"]), places[0].index(c["part"]))
         )

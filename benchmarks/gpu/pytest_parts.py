@@ -22,7 +22,7 @@ CHECKS = {
     "auto": "tests/gpu/test_auto.py",
 }
 AUTO = "auto"
-"""The check that chooses its backends itself."""
+"""The name of a check and of its only backend: the check chooses its backends itself."""
 PYTEST = ("-v", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly")
 INI = ("filterwarnings=default", "faulthandler_timeout=60")
 """Warnings of the machine's packages must not fail our tests."""
@@ -37,7 +37,6 @@ class Check:
     """The tests of one file with one backend."""
 
     backend: str
-    """AUTO in the check of this name."""
     kind: str
     """A key of CHECKS."""
     device: str
