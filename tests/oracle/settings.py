@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -46,9 +47,9 @@ class Setting:
         return "-".join([*words, f"steps-of-{self.max_num_batched_tokens}"])
 
 
-def full_product(*budgets: int) -> list[Setting]:
+def full_product(*budgets: int, block_sizes: Sequence[int] = BLOCK_SIZES) -> list[Setting]:
     """Scheduler x preemption mode x prefix cache x block size x pool x tokens per step."""
-    axes = product(SCHEDULERS, MODES, (True, False), BLOCK_SIZES, (True, False), budgets)
+    axes = product(SCHEDULERS, MODES, (True, False), block_sizes, (True, False), budgets)
     return [
         Setting(
             scheduler=scheduler,
@@ -59,6 +60,15 @@ def full_product(*budgets: int) -> list[Setting]:
             max_num_batched_tokens=budget,
         )
         for scheduler, mode, caches, block_size, is_starved, budget in axes
+    ]
+
+
+def few_settings(small_step: int) -> list[Setting]:
+    """Chunks of `small_step` tokens, and two ways to serve with too little memory."""
+    return [
+        Setting(scheduler="chunked", max_num_batched_tokens=small_step, block_size=8),
+        Setting(scheduler="prefill-first", preemption_mode="swap", is_starved=True),
+        Setting(scheduler="chunked", enable_prefix_caching=False, is_starved=True, block_size=8),
     ]
 
 

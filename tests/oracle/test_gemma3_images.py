@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ import pytest
 from tokenmill import LLM, SamplingParams
 from tokenmill.backends.running import image_model
 
-from .settings import MODES, SCHEDULERS, Setting
+from .settings import Setting, few_settings, full_product
 from .test_images import MAX_IMAGES, NUM_TOKENS, Case, check_chats, make_case
-from .tiny_gemma3 import TOKENS_PER_IMAGE, Reference, write_model
+from .tiny_gemma3 import TOKENS_PER_IMAGE, make_reference, write_model
 from .tiny_smolvlm import picture
 
 SIZES = ((64, 64), (9, 9), (200, 40), (1, 30))
@@ -25,23 +24,8 @@ STARVED_TOKENS = 192
 """Room in the KV cache for one or two of the longest chats."""
 SMALL_STEP = TOKENS_PER_IMAGE + 8
 """The smallest one that has room for an image beside one token of each of 7 other requests."""
-QUICK = (
-    Setting(scheduler="chunked", max_num_batched_tokens=SMALL_STEP, block_size=8),
-    Setting(scheduler="prefill-first", preemption_mode="swap", is_starved=True),
-    Setting(scheduler="chunked", enable_prefix_caching=False, is_starved=True, block_size=8),
-)
-ALL = tuple(
-    Setting(
-        scheduler=scheduler,
-        preemption_mode=mode,
-        enable_prefix_caching=caches,
-        is_starved=is_starved,
-        max_num_batched_tokens=budget,
-    )
-    for scheduler, mode, caches, is_starved, budget in product(
-        SCHEDULERS, MODES, (True, False), (True, False), (SMALL_STEP, 1024)
-    )
-)
+QUICK = few_settings(SMALL_STEP)
+ALL = full_product(SMALL_STEP, 1024, block_sizes=(16,))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @cache
 def cases(folder: Path, number: int) -> list[Case]:
     """Chats with 0 to 3 images, at any place, of one to three turns. Some share a beginning."""
-    rng, reference = random.Random(0), Reference(folder)
+    rng, reference = random.Random(0), make_reference(folder)
     pictures = [picture(seed, *SIZES[seed % len(SIZES)]) for seed in range(6)]
     return [make_case(rng, reference, pictures, at % (MAX_IMAGES + 1)) for at in range(number)]
 
@@ -78,7 +62,7 @@ def test_a_prompt_of_text_is_read_as_a_chat(folder: Path) -> None:
     """In vLLM's shape. Blank lines around images are the processor's in both."""
     case = cases(folder, 12)[7]
     given = {
-        "prompt": Reference(folder).text(case.messages),
+        "prompt": make_reference(folder).text(case.messages),
         "multi_modal_data": {"image": list(case.images)},
     }
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)

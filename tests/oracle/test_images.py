@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,8 +14,8 @@ from PIL import Image
 
 from tokenmill import LLM, SamplingParams
 
-from .settings import MODES, SCHEDULERS, Setting
-from .tiny_smolvlm import Reference, picture, write_model
+from .settings import Setting, few_settings, full_product
+from .tiny_smolvlm import make_reference, picture, write_model
 
 NUM_TOKENS = 24
 SIZES = ((9, 9), (200, 40), (40, 200), (64, 64), (150, 100), (1, 30))
@@ -25,23 +24,8 @@ MAX_IMAGES = 3
 STARVED_TOKENS = 480
 """Room in the KV cache for one or two of the longest chats."""
 SMALL_STEP = 7
-QUICK = (
-    Setting(scheduler="chunked", max_num_batched_tokens=SMALL_STEP, block_size=8),
-    Setting(scheduler="prefill-first", preemption_mode="swap", is_starved=True),
-    Setting(scheduler="chunked", enable_prefix_caching=False, is_starved=True, block_size=8),
-)
-ALL = tuple(
-    Setting(
-        scheduler=scheduler,
-        preemption_mode=mode,
-        enable_prefix_caching=caches,
-        is_starved=is_starved,
-        max_num_batched_tokens=budget,
-    )
-    for scheduler, mode, caches, is_starved, budget in product(
-        SCHEDULERS, MODES, (True, False), (True, False), (SMALL_STEP, 1024)
-    )
-)
+QUICK = few_settings(SMALL_STEP)
+ALL = full_product(SMALL_STEP, 1024, block_sizes=(16,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @cache
 def cases(folder: Path, number: int) -> list[Case]:
     """Chats with 0 to 3 images, at any place, of one to three turns. Some share a beginning."""
-    rng, reference = random.Random(0), Reference(folder)
+    rng, reference = random.Random(0), make_reference(folder)
     pictures = [picture(seed, *SIZES[seed % len(SIZES)]) for seed in range(8)]
     return [
         make_case(rng, reference, pictures, index % (MAX_IMAGES + 1)) for index in range(number)
@@ -166,7 +150,7 @@ def test_several_processes_change_no_token(folder: Path, size: str) -> None:
 
 def test_images_change_the_answer(folder: Path) -> None:
     """Otherwise the other tests prove nothing about images."""
-    reference = Reference(folder)
+    reference = make_reference(folder)
     chat = [{"role": "user", "content": [{"type": "image"}]}]
     answers = {
         tuple(reference.answer(chat, [picture(seed, 64, 64)], NUM_TOKENS)[1]) for seed in range(3)

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 import transformers
-from PIL import Image
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 
+from .image_reference import ImageReference
 from .tiny_smolvlm import write_tokenizer
 
 SIDE = 64
@@ -149,57 +149,16 @@ def write_model(folder: Path, seed: int = 0, layer_types: Sequence[str] = ALTERN
     return folder
 
 
-class Reference:
-    """transformers' model and processor, in float32."""
-
-    def __init__(self, folder: Path) -> None:
-        self._model = _load(folder)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        self._processor = Gemma3Processor(
-            Gemma3ImageProcessorPil(**_IMAGES),
-            tokenizer,
-            image_seq_length=TOKENS_PER_IMAGE,
-            chat_template=TEMPLATE,
-        )
-
-    def text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt before images are in it."""
-        text: str = self._processor.apply_chat_template(messages, add_generation_prompt=True)
-        return text
-
-    def inputs(self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image]) -> Any:
-        """The inputs of the model. Images are parts `{"type": "image"}`."""
-        return self._processor(
-            text=self.text(messages),
-            images=[list(images)] if images else None,
-            return_tensors="pt",
-        )
-
-    def rows(
-        self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image]
-    ) -> torch.Tensor:
-        """The rows of the first image."""
-        pixels = self.inputs(messages, images)["pixel_values"]
-        with torch.inference_mode():
-            found = self._model.model.get_image_features(pixels, return_dict=True)
-        rows: torch.Tensor = found.pooler_output[0]
-        return rows
-
-    def answer(
-        self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image], num_tokens: int
-    ) -> tuple[list[int], list[int]]:
-        """The token ids of the prompt, and of the greedy answer."""
-        inputs = self.inputs(messages, images)
-        prompt = inputs["input_ids"][0].tolist()
-        with torch.no_grad():
-            found = self._model.generate(
-                **inputs, do_sample=False, max_new_tokens=num_tokens, min_new_tokens=num_tokens
-            )
-        return prompt, found[0, len(prompt) :].tolist()
-
-
 @cache
-def _load(folder: Path) -> Any:
-    return transformers.Gemma3ForConditionalGeneration.from_pretrained(
+def make_reference(folder: Path) -> ImageReference:
+    """transformers with the model in `folder`."""
+    processor = Gemma3Processor(
+        Gemma3ImageProcessorPil(**_IMAGES),
+        transformers.AutoTokenizer.from_pretrained(folder),
+        image_seq_length=TOKENS_PER_IMAGE,
+        chat_template=TEMPLATE,
+    )
+    model = transformers.Gemma3ForConditionalGeneration.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    )
+    return ImageReference(model.eval(), processor, IMAGE)

@@ -18,6 +18,8 @@ from tokenizers.models import BPE
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 
+from .image_reference import ImageReference
+
 TILE = 64
 TOKENS_PER_TILE = 4
 IMAGE, END = "<image>", "<end_of_utterance>"
@@ -138,43 +140,16 @@ def png(image: Image.Image) -> bytes:
     return file.getvalue()
 
 
-class Reference:
-    """transformers' model and processor, in float32."""
-
-    def __init__(self, folder: Path) -> None:
-        self._model = _load(folder)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        self._processor = Idefics3Processor(
-            Idefics3ImageProcessorPil(**_IMAGES),
-            tokenizer,
-            image_seq_len=TOKENS_PER_TILE,
-            chat_template=TEMPLATE,
-        )
-        self.image_token_id = int(tokenizer.convert_tokens_to_ids(IMAGE))
-        """The placeholder."""
-
-    def inputs(self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image]) -> Any:
-        """The inputs of the model. Images are parts `{"type": "image"}`."""
-        text = self._processor.apply_chat_template(messages, add_generation_prompt=True)
-        return self._processor(
-            text=text, images=[list(images)] if images else None, return_tensors="pt"
-        )
-
-    def answer(
-        self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image], num_tokens: int
-    ) -> tuple[list[int], list[int]]:
-        """The token ids of the prompt, and of the greedy answer."""
-        inputs = self.inputs(messages, images)
-        prompt = inputs["input_ids"][0].tolist()
-        with torch.no_grad():
-            found = self._model.generate(
-                **inputs, do_sample=False, max_new_tokens=num_tokens, min_new_tokens=num_tokens
-            )
-        return prompt, found[0, len(prompt) :].tolist()
-
-
 @cache
-def _load(folder: Path) -> Any:
-    return transformers.SmolVLMForConditionalGeneration.from_pretrained(
+def make_reference(folder: Path) -> ImageReference:
+    """transformers with the model in `folder`."""
+    processor = Idefics3Processor(
+        Idefics3ImageProcessorPil(**_IMAGES),
+        transformers.AutoTokenizer.from_pretrained(folder),
+        image_seq_len=TOKENS_PER_TILE,
+        chat_template=TEMPLATE,
+    )
+    model = transformers.SmolVLMForConditionalGeneration.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    )
+    return ImageReference(model.eval(), processor, IMAGE)

@@ -121,7 +121,7 @@ class Server:
         return None
 
     def finish(self, generated: int = 0) -> None:
-        """End the oldest live call: each of its choices generated so many tokens."""
+        """End the oldest live call: each of its choices has generated this number of tokens."""
         call = self.live.pop(0)
         self.plugin.on_finished(
             Finished(

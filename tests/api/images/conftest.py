@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tests.api.serving import Served, serve_engine
-from tests.oracle.tiny_smolvlm import Reference, write_model
+from tests.oracle.image_reference import ImageReference
+from tests.oracle.tiny_smolvlm import make_reference, write_model
 from tokenmill.assembly import AsyncEngine
 
 KEYS = ("first-key", "second-key")
@@ -21,8 +22,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def reference(folder: Path) -> Reference:
-    return Reference(folder)
+def reference(folder: Path) -> ImageReference:
+    return make_reference(folder)
 
 
 @pytest.fixture(scope="package")

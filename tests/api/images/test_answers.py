@@ -10,7 +10,8 @@ import openai
 import pytest
 
 from tests.api.serving import Served
-from tests.oracle.tiny_smolvlm import Reference, png
+from tests.oracle.image_reference import ImageReference
+from tests.oracle.tiny_smolvlm import png
 
 from .calls import (
     CHAT,
@@ -31,7 +32,7 @@ from .calls import (
 from .conftest import KEYS
 
 
-def test_images_of_a_chat_may_stand_anywhere(http: httpx.Client, reference: Reference) -> None:
+def test_images_of_a_chat_may_stand_anywhere(http: httpx.Client, reference: ImageReference) -> None:
     for parts, images in (
         ([text("Hi")], []),
         ([image_part(ONE)], [ONE]),
@@ -45,7 +46,7 @@ def test_images_of_a_chat_may_stand_anywhere(http: httpx.Client, reference: Refe
         assert found.json()["prompt_token_ids"] == prompt
 
 
-def test_every_role_may_have_images(http: httpx.Client, reference: Reference) -> None:
+def test_every_role_may_have_images(http: httpx.Client, reference: ImageReference) -> None:
     turns = [
         {"role": "system", "content": [text("Be brief."), image_part(ONE)]},
         {"role": "user", "content": [image_part(TWO), text("What?")]},
@@ -153,7 +154,7 @@ def test_tokens_of_a_chat_with_images_can_be_counted(http: httpx.Client) -> None
 
 
 def test_text_that_spells_a_placeholder_stays_text(
-    http: httpx.Client, reference: Reference
+    http: httpx.Client, reference: ImageReference
 ) -> None:
     words = "<image><fake_token_around_image><global-img><row_1_col_1>"
     whole = chat(http, text(words), image_part(ONE), text("<image>"))
@@ -164,7 +165,7 @@ def test_text_that_spells_a_placeholder_stays_text(
     assert reference.image_token_id not in found.json()["prompt_token_ids"]
 
 
-def test_prompts_with_images_may_be_scored(http: httpx.Client, reference: Reference) -> None:
+def test_prompts_with_images_may_be_scored(http: httpx.Client, reference: ImageReference) -> None:
     found = chat(http, image_part(ONE), text("What?"), prompt_logprobs=1).json()
     for token_id, scored in zip(found["prompt_token_ids"], found["prompt_logprobs"], strict=True):
         if token_id == reference.image_token_id:

@@ -10,18 +10,20 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.backends.chosen import backends_with
-from tests.oracle.tiny_gemma3 import PATCH, SIDE, TOKENS_PER_IMAGE, Reference, write_model
+from tests.oracle.tiny_gemma3 import PATCH, SIDE, TOKENS_PER_IMAGE, make_reference, write_model
 from tests.oracle.tiny_smolvlm import picture
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.running.parts.model_parts import choose_spec
 from tokenmill.backends.vision.memory import estimate_images
-from tokenmill.backends.vision.reading import Vision, load_vision
+from tokenmill.backends.vision.reading import Vision
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.interfaces import no_progress
+
+from .loading import load as load_any
 
 CPU = torch.device("cpu")
 CHAT = [{"role": "user", "content": [{"type": "image"}]}]
@@ -33,10 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> Vision:
-    linear = TorchLinear(LinearSpec(dtype=dtype, device=CPU))
-    found = load_vision(
-        open_checkpoint(path), EngineConfig(), dtype=dtype, device=CPU, linear=linear
-    )
+    found = load_any(path, dtype)
     assert found is not None
     return found
 
@@ -48,7 +47,7 @@ def rows_of(vision: Vision, seed: int) -> torch.Tensor:
 
 
 def test_rows_are_those_of_transformers(folder: Path) -> None:
-    reference, vision = Reference(folder), load(folder)
+    reference, vision = make_reference(folder), load(folder)
     rows = []
     for seed in range(3):
         expected = reference.rows(CHAT, [picture(seed, SIDE, SIDE)])

@@ -11,16 +11,10 @@ import torch
 
 from tests.oracle.tiny_smolvlm import TILE, picture, write_model
 from tokenmill import LLM, SamplingParams
-from tokenmill.backends.linear.base import LinearSpec
-from tokenmill.backends.linear.torch import TorchLinear
-from tokenmill.backends.vision.reading import Vision, load_vision
-from tokenmill.backends.weights.checkpoint import open_checkpoint
-from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 
+from .loading import load
 from .mmproj_writing import rows_of, write_mmproj, write_text_model
-
-SPEC = LinearSpec(dtype=torch.float32, device=torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +28,6 @@ def model(directory: Path, tmp_path: Path) -> Path:
     path = tmp_path / "tiny-F32.gguf"
     write_text_model(directory, path)
     return path
-
-
-def load(path: Path, **options: Any) -> Vision | None:
-    return load_vision(
-        open_checkpoint(path),
-        EngineConfig.from_options(**options),
-        dtype=SPEC.dtype,
-        device=SPEC.device,
-        linear=TorchLinear(SPEC),
-    )
 
 
 def test_it_is_the_tower_of_the_directory(directory: Path, model: Path) -> None:

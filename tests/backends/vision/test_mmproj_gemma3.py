@@ -12,16 +12,11 @@ import torch
 from tests.oracle.tiny_gemma3 import SIDE, TOKENS_PER_IMAGE, write_model
 from tests.oracle.tiny_smolvlm import picture
 from tokenmill import LLM, SamplingParams
-from tokenmill.backends.linear.base import LinearSpec
-from tokenmill.backends.linear.torch import TorchLinear
-from tokenmill.backends.vision.reading import Vision, load_vision
-from tokenmill.backends.weights.checkpoint import open_checkpoint
-from tokenmill.core.config import EngineConfig
 from tokenmill.core.errors import ConfigError
 
+from .loading import load
 from .mmproj_writing import rows_of, write_mmproj_of_gemma3, write_text_model_of_gemma3
 
-SPEC = LinearSpec(dtype=torch.float32, device=torch.device("cpu"))
 LAYERS = ("sliding_attention",) * 5 + ("full_attention",)
 """In GGUF files, every sixth layer sees all tokens."""
 
@@ -37,16 +32,6 @@ def model(directory: Path, tmp_path: Path) -> Path:
     path = tmp_path / "tiny-F32.gguf"
     write_text_model_of_gemma3(directory, path)
     return path
-
-
-def load(path: Path, **options: Any) -> Vision | None:
-    return load_vision(
-        open_checkpoint(path),
-        EngineConfig.from_options(**options),
-        dtype=SPEC.dtype,
-        device=SPEC.device,
-        linear=TorchLinear(SPEC),
-    )
 
 
 def test_it_is_the_tower_of_the_directory(directory: Path, model: Path) -> None:

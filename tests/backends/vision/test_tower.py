@@ -12,24 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
-from tokenmill.backends.linear.base import LinearBackend, LinearSpec
-from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.machine.torch_threads import SingleTorchThread
-from tokenmill.backends.vision.reading import Vision, load_vision
-from tokenmill.backends.weights.checkpoint import open_checkpoint
-from tokenmill.core.config import EngineConfig
+from tokenmill.backends.vision.reading import Vision
 from tokenmill.core.errors import ConfigError
 
+from .loading import load
 from .tiny_models import CLASSES, MEAN, RESCALE, STD, TinyModel, picture, write_model
-
-
-def load(
-    path: Path, dtype: torch.dtype = torch.float32, linear: type[LinearBackend] = TorchLinear
-) -> Vision | None:
-    spec = LinearSpec(dtype=dtype, device=torch.device("cpu"))
-    return load_vision(
-        open_checkpoint(path), EngineConfig(), dtype=dtype, device=spec.device, linear=linear(spec)
-    )
 
 
 def encode(vision: Vision | None, pixels_yxc: torch.Tensor) -> torch.Tensor:

@@ -159,7 +159,7 @@ def check_sinks(backend: BackendClass, spec: AttentionSpec) -> None:
 
 
 def check_sees_ahead(backend: BackendClass, spec: AttentionSpec) -> None:
-    """Queries see keys up to the last one that the step names, even in windows and beside a cap."""
+    """Queries see the last key that the step names for them, with and without windows and caps."""
     ahead = replace(spec, sees_ahead=True)
     windows = [replace(ahead, sliding_window=window) for window in _WINDOWS]
     capped = replace(ahead, logits_soft_cap=_CAPS[1], sliding_window=_WINDOWS[2])

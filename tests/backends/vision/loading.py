@@ -1,0 +1,28 @@
+"""Loads the vision tower of a model on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tokenmill.backends.linear.base import LinearBackend, LinearSpec
+from tokenmill.backends.linear.torch import TorchLinear
+from tokenmill.backends.vision.reading import Vision, load_vision
+from tokenmill.backends.weights.checkpoint import open_checkpoint
+from tokenmill.core.config import EngineConfig
+
+
+def load(
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    linear: type[LinearBackend] = TorchLinear,
+    **options: Any,
+) -> Vision | None:
+    """The tower of the model at `path`. `options`: those of EngineConfig."""
+    spec = LinearSpec(dtype=dtype, device=torch.device("cpu"))
+    config = EngineConfig.from_options(**options)
+    return load_vision(
+        open_checkpoint(path), config, dtype=dtype, device=spec.device, linear=linear(spec)
+    )
