@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.oracle.tiny_smolvlm import Reference, picture, png, write_model
+from tests.oracle.tiny_smolvlm import make_reference, picture, png, write_model
 from tokenmill import LLM, AsyncEngine, SamplingParams
 from tokenmill.core.errors import ConfigError, InvalidRequestError
 
@@ -33,7 +33,7 @@ def llm(folder: Path) -> Iterator[LLM]:
 def expected(folder: Path) -> list[int]:
     parts = [{"type": "image"}, {"type": "text", "text": "and"}, {"type": "image"}]
     chat = [{"role": "user", "content": parts}]
-    return Reference(folder).answer(chat, [ONE, TWO], 6)[1]
+    return make_reference(folder).answer(chat, [ONE, TWO], 6)[1]
 
 
 @pytest.mark.parametrize(
