@@ -66,6 +66,7 @@ ADMIN_ROUTES = (
     Route("/debug/requests", operations.slowest_requests),
     Route("/debug/requests/{name:path}", operations.explain_request),
     Route("/debug/trace", profiling.trace),
+    Route("/debug/trace", profiling.begin_trace, methods=["POST"]),
     Route("/reset_prefix_cache", operations.reset_prefix_cache, methods=["POST"]),
     Route("/start_profile", profiling.start_profile, methods=["POST"]),
     Route("/stop_profile", profiling.stop_profile, methods=["POST"]),

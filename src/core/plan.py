@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from .errors import PluginError
+from .regions import MAX_REGIONS, Regions
 from .requests.media import MediaPlace
 from .requests.sampling_params import SamplingParams
 
@@ -141,6 +142,8 @@ class StepPlan:
     """Tokens that this step has left. A draft model may compute this many tokens that it missed."""
     media: MediaWork | None = None
     """None: nothing changes in the encoder cache."""
+    measures_regions: bool = False
+    """Whether the result is to have the regions of this step. True while a trace is taken."""
 
     @property
     def num_tokens(self) -> int:
@@ -202,6 +205,9 @@ class StepResult:
     rank_times: tuple[tuple[float, float], ...] = field(default=(), compare=False)
     """Per rank, when its worker began and ended its part of the step, on the monotonic clock of its
     machine. Empty without workers."""
+    regions: tuple[Regions, ...] = field(default=(), compare=False)
+    """Per rank, what it did in the step, if `measures_regions` is set. Empty, or without regions, if
+    the step is not computed by a native call that measures them."""
 
 
 def check_result(result: object, plan: StepPlan) -> None:
@@ -216,6 +222,8 @@ def check_result(result: object, plan: StepPlan) -> None:
         raise PluginError(f"the executor returned step {result.step_id} for step {plan.step_id}")
     if not all(isinstance(times, tuple) and len(times) == 2 for times in result.rank_times):
         raise PluginError("'rank_times' of the executor's result needs pairs of seconds")
+    if not all(isinstance(one, Regions) and len(one) <= MAX_REGIONS for one in result.regions):
+        raise PluginError("'regions' of the executor's result needs Regions, made by `Regions.of`")
     num_grants = len(plan.grants)
     for name in ("logprobs", "prompt_logprobs", "pooled", "num_proposed_tokens", "token_ids"):
         rows = getattr(result, name)

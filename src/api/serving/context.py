@@ -70,11 +70,13 @@ class ServerSettings:
 
 
 @dataclass(slots=True)
-class Profile:
-    """The profile that /start_profile starts and /stop_profile ends."""
+class Traces:
+    """The traces that are being taken. Times are of the monotonic clock."""
 
-    began: float | None = None
-    """A time of the monotonic clock; None: there is none."""
+    profile_began: float | None = None
+    """When /start_profile started a profile; None: there is none."""
+    until: float = 0.0
+    """When the last trace with a known length ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,7 @@ class AppContext:
     key_usage: KeyUsage = field(default_factory=KeyUsage)
     image_names: ImageNames = field(default_factory=ImageNames)
     started_at: int = field(default_factory=lambda: int(time.time()))
-    profile: Profile = field(default_factory=Profile)
+    traces: Traces = field(default_factory=Traces)
     fingerprint: str = field(init=False)
     """The `system_fingerprint` of answers."""
 

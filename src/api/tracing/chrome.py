@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ...core.contract.trace import Trace, TracedRequest, TracedStep
+from ...core.regions import Regions
 from .spans import Phase, Span, spans_of
 
 PLAN, DEVICE, COMMIT, WORKERS = range(1, 5)
@@ -78,9 +79,15 @@ class _Tracks:
         # Without a measurement: from the plan to the end, while the device computes no other step.
         begun = step.device_from or step.planned_at
         ended = step.device_to or step.committed_at or self._trace.until
-        yield self._slice(DEVICE, _kind(step), begun, min(ended, limit), args)
-        for rank, (begun, ended) in enumerate(step.ranks):
-            yield self._slice(WORKERS + rank, _kind(step), begun, ended, {"step": step.step_id})
+        whole = self._slice(DEVICE, _kind(step), begun, min(ended, limit), args)
+        yield whole
+        parts = [
+            self._slice(WORKERS + rank, _kind(step), begun, ended, {"step": step.step_id})
+            for rank, (begun, ended) in enumerate(step.ranks)
+        ]
+        yield from parts
+        for part, regions in zip(parts or [whole], step.regions, strict=False):
+            yield from self._within(part, regions)
         for victim in step.preempted:
             yield self._event(
                 "i", f"{victim} loses its blocks", step.planned_at, self._steps, PLAN, s="t"
@@ -103,6 +110,18 @@ class _Tracks:
         end = self._free[track] = max(start, end)
         length = self._microseconds(end) - self._microseconds(start)
         return self._event("X", name, start, self._steps, track, dur=length, args=args)
+
+    def _within(self, part: Event, regions: Regions) -> Iterator[Event]:
+        """The regions of a slice, as slices within it. They are cut at its ends, because viewers
+        show slices that overlap in part somewhere else."""
+        end = part["ts"]
+        last = end + part["dur"]
+        for one in regions:
+            start = min(max(end, self._microseconds(one.began)), last)
+            end = min(max(start, self._microseconds(one.ended)), last)
+            event = {**part, "name": one.name, "ts": start, "dur": end - start}
+            event["args"] = {} if one.layer is None else {"layer": one.layer}
+            yield event
 
     def _counter(self, name: str, step: TracedStep, values: Event) -> Event:
         return self._event("C", name, step.committed_at, self._steps, DEVICE, args=values)

@@ -1,5 +1,6 @@
 """Routes that answer with a trace of the engines' steps. They read the step log, so a trace needs
-no recording, and several clients may ask for one at the same time."""
+no recording, and several clients may ask for one at the same time. Only the regions within steps
+are measured on request."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import time
 
 from anyio import to_thread
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from ...core.contract.trace import MAX_TRACE_SECONDS
 from ...version import __version__
@@ -17,46 +18,82 @@ from ..serving.context import AppContext, context_of
 from .chrome import chrome_trace
 
 SECONDS = 5.0
+LONGEST_SECONDS = MAX_TRACE_SECONDS + 60.0
+"""Maximum age of `since`: the client of the longest trace may be late."""
 
 
 async def trace(request: Request) -> Response:
-    """The last seconds of each engine, in Chrome's trace-event format."""
-    given = request.query_params.get("seconds", str(SECONDS))
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= MAX_TRACE_SECONDS:
-        raise APIError(
-            400,
-            f"seconds must be above 0 and at most {MAX_TRACE_SECONDS:g}, got {given!r}",
-            param="seconds",
-        )
-    context = context_of(request)
+    """The last seconds of each engine, or its time since /debug/trace was posted, in Chrome's
+    trace-event format."""
+    now, context = time.monotonic(), context_of(request)
+    if "since" in request.query_params:
+        since = _number_in(request, "since", "nan")
+        if not now - LONGEST_SECONDS <= since <= now:
+            raise APIError(400, "since must be the answer of POST /debug/trace", param="since")
+    else:
+        since = now - _seconds_in(request)
     _check_step_log(context)
-    return await _trace(context, seconds)
+    return await _trace(context, since)
+
+
+async def begin_trace(request: Request) -> Response:
+    """Measure the regions of the steps of the next seconds. The answer is the time at which this
+    request arrived, from which the trace is to begin."""
+    now, context = time.monotonic(), context_of(request)
+    seconds = _seconds_in(request)
+    _check_step_log(context)
+    context.traces.until = max(context.traces.until, now + seconds)
+    await _measure(context, now)
+    return JSONResponse({"since": now})
 
 
 async def start_profile(request: Request) -> Response:
     """Note where the trace of the next /stop_profile begins."""
-    context = context_of(request)
+    now, context = time.monotonic(), context_of(request)
     _check_step_log(context)
-    profile = context.profile
-    if profile.began is not None:
+    if context.traces.profile_began is not None:
         raise APIError(409, "a profile is running: POST /stop_profile ends it")
-    profile.began = time.monotonic()
+    context.traces.profile_began = now
+    await _measure(context, now)
     return Response()
 
 
 async def stop_profile(request: Request) -> Response:
     """The time since /start_profile, in Chrome's trace-event format."""
     context = context_of(request)
-    began = context.profile.began
+    began = context.traces.profile_began
     if began is None:
         raise APIError(409, "no profile is running: POST /start_profile starts one")
-    answer = await _trace(context, time.monotonic() - began)
-    context.profile.began = None  # if no engine answered, the client tries again
+    answer = await _trace(context, began)
+    context.traces.profile_began = None  # if no engine answered, the client tries again
+    await _measure(context, time.monotonic())
     return answer
+
+
+async def _measure(context: AppContext, now: float) -> None:
+    """Measure the regions of steps as long as a trace is taken."""
+    has_profile = context.traces.profile_began is not None
+    seconds = MAX_TRACE_SECONDS if has_profile else max(0.0, context.traces.until - now)
+    await context.engine.measure_regions(seconds)
+
+
+def _seconds_in(request: Request) -> float:
+    seconds = _number_in(request, "seconds", f"{SECONDS:g}")
+    if not 0 < seconds <= MAX_TRACE_SECONDS:
+        given = request.query_params.get("seconds")
+        raise APIError(
+            400,
+            f"seconds must be above 0 and at most {MAX_TRACE_SECONDS:g}, got {given!r}",
+            param="seconds",
+        )
+    return seconds
+
+
+def _number_in(request: Request, name: str, default: str) -> float:
+    try:
+        return float(request.query_params.get(name, default))
+    except ValueError:
+        return math.nan
 
 
 def _check_step_log(context: AppContext) -> None:
@@ -64,9 +101,9 @@ def _check_step_log(context: AppContext) -> None:
         raise APIError(404, "there is no step log: the server runs with --step-log-size 0")
 
 
-async def _trace(context: AppContext, seconds: float) -> Response:
+async def _trace(context: AppContext, since: float) -> Response:
     engine = context.engine
-    found = await engine.trace(seconds)
+    found = await engine.trace(time.monotonic() - since)
     if not found:
         raise APIError(503, "no engine answers: it hangs or is being started", retry_after=5.0)
     facts = {"server": f"tokenmill {__version__}", "model": engine.model_name}

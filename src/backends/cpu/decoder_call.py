@@ -6,6 +6,7 @@ Shape suffixes: t tokens, r sampled rows, e hidden size, i intermediate size, v 
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from itertools import accumulate
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 
 from ..attention.base import AttentionBackend
+from ..machine.step_regions import StepRegions
 from ..models.base import Model
 from ..models.pipeline_parallel import StagedDecoder
 from ..state.input_batch import InputBatch
@@ -22,6 +24,7 @@ from .attention import CPUAttention
 from .decoder_description import DecoderDescription, decoder_of
 from .native.library import Element, load_library
 from .native.structures import DecoderModelStruct, DecoderStepStruct, EmbeddingStruct
+from .regions import CallMarks
 from .sampling import NativeSampling
 
 _ALIGNMENT = 64
@@ -76,6 +79,9 @@ class DecoderCall:
         """The same model without an embedding: it takes hidden states."""
         self._from_rows.embedding = EmbeddingStruct()
         self._nanoseconds: ctypes.Array[ctypes.c_int64] | None = None
+        self._marks = CallMarks(decoder.config)
+        self.regions = StepRegions()
+        """Gets the regions of each call, if the step's are measured."""
         self._load = decoder.expert_load
         experts = decoder.config.experts
         self._expert_tokens = (ctypes.c_int64 * (experts.num_experts if experts else 0))()
@@ -188,10 +194,20 @@ class DecoderCall:
         if self._load is not None:
             ctypes.memset(self._expert_tokens, 0, ctypes.sizeof(self._expert_tokens))
             step.expert_tokens = ctypes.addressof(self._expert_tokens)
-        self._run(ctypes.byref(model), ctypes.byref(step))
+        if self.regions.is_measured:
+            self._run_measured(model, step)
+        else:
+            self._run(ctypes.byref(model), ctypes.byref(step))
         if self._load is not None:
             self._load.add(tuple(self._expert_tokens))
         self._sampled = sampled, num_sampled
+
+    def _run_measured(self, model: DecoderModelStruct, step: DecoderStepStruct) -> None:
+        step.marks = self._marks.address
+        began = time.monotonic()
+        self._run(ctypes.byref(model), ctypes.byref(step))
+        embeds = self._config.has_embedding and model is self._model.struct
+        self.regions.add(self._marks.read(began, embeds=embeds, samples=step.num_sampled > 0))
 
     def hidden_states(self) -> torch.Tensor:
         """Hidden states after the last norm of the rows of the last `logits`, [r, e].

@@ -26,6 +26,7 @@ from ..linear.base import LinearSpec
 from ..machine.compiling import BuildError
 from ..machine.device import choose_device
 from ..machine.memory import usable_memory
+from ..machine.step_regions import StepRegions
 from ..machine.torch_threads import SingleTorchThread
 from ..models.base import Model, ModelImpl, ModelSpec
 from ..models.native.decoder import Decoder
@@ -69,16 +70,18 @@ class ModelExecutor:
         draft_runner: DraftRunner | None = None,
         drafts: DraftSupport | None = None,
         expert_load: ExpertLoad | None = None,
+        regions: StepRegions | None = None,
     ) -> None:
         """`single_thread`: released at `close`; None leaves torch its threads. `draft_runner`: the
         draft model's runner, which follows each plan. `drafts`: stopped at `close`. `expert_load`:
-        reported with each step."""
+        reported with each step. `regions`: reported with the steps that ask for them."""
         self.info = info
         self._single_thread = single_thread
         self._runner: ModelRunner | StageRunner | None = runner
         self._draft_runner = draft_runner
         self._drafts = drafts
         self._expert_load = expert_load
+        self._regions = regions
 
     @classmethod
     def from_checkpoint(
@@ -137,8 +140,10 @@ class ModelExecutor:
             images = _image_model(vision, parts, cache, stage)
             stage_runner = StageRunner(parts.decoder, parts.attention, cache, stage, images)
             single_thread = None if stage is None else SingleTorchThread()
-            return cls(info, stage_runner, single_thread, expert_load=load)
+            regions = None if stage is None else stage.regions
+            return cls(info, stage_runner, single_thread, expert_load=load, regions=regions)
         model = parts.step_model(cache)
+        regions = None if model is None else model.regions
         graphs = capture_graphs(parts, cache, sizes, progress) if sizes else None
         processing = None
         if processors is not None:
@@ -157,12 +162,13 @@ class ModelExecutor:
             processing=processing,
             grammars=grammars,
             images=_image_model(vision, parts, cache, model),
+            regions=regions,
         )
         draft_runner = None
         if drafts is not None:
             draft_runner = drafts.start(num_blocks, layout.num_host_blocks, runner)
         single_thread = None if model is None else SingleTorchThread()
-        return cls(info, runner, single_thread, draft_runner, drafts, load)
+        return cls(info, runner, single_thread, draft_runner, drafts, load, regions)
 
     def launch(self, plan: StepPlan) -> Computation:
         return Computation(self.run, plan)
@@ -175,7 +181,9 @@ class ModelExecutor:
         assert self._runner is not None, "the executor is closed"
         try:
             self._begin_drafts(plan)
-            return self._with_load(self._runner.run(plan))
+            if self._regions is not None:
+                self._regions.begin(is_measured=plan.measures_regions)
+            return self._with_reports(self._runner.run(plan))
         except torch.AcceleratorError as error:  # not OutOfMemoryError: the next step may need less
             reason = str(error).partition("\n")[0]
             raise DeviceError(f"the device failed and must be restarted: {reason}") from error
@@ -191,10 +199,12 @@ class ModelExecutor:
         assert isinstance(self._runner, StageRunner)
         self._runner.settle(result)
 
-    def _with_load(self, result: StepResult) -> StepResult:
-        if self._expert_load is None:
-            return result
-        return replace(result, expert_tokens=self._expert_load.take())
+    def _with_reports(self, result: StepResult) -> StepResult:
+        if self._expert_load is not None:
+            result = replace(result, expert_tokens=self._expert_load.take())
+        if self._regions is not None and self._regions.is_measured:
+            result = replace(result, regions=self._regions.take())
+        return result
 
     def _begin_drafts(self, plan: StepPlan) -> None:
         if self._draft_runner is None:

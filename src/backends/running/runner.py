@@ -22,6 +22,7 @@ from ..attention.base import AttentionBackend
 from ..grammar.base import Matcher
 from ..grammar.grammars import NO_BACKEND, FailedMatcher, Grammars
 from ..linear.base import Embedding
+from ..machine.step_regions import StepRegions
 from ..models.base import Model
 from ..sampling.batch import SamplingBatch
 from ..sampling.ops import SamplingOps
@@ -71,11 +72,13 @@ class ModelRunner:
         processing: LogitsProcessing | None = None,
         grammars: Grammars | None = None,
         images: ImageModel | None = None,
+        regions: StepRegions | None = None,
     ) -> None:
         """`model` computes whole steps of the decoder; None runs it layer by layer. `propose` is
         asked for drafts after each step, with hidden states if `needs_hidden_states`. `processing`
         calls the logits processors; None: there are none. Without `grammars`, requests with a
-        grammar fail. `images` computes the steps that have some; None: the model reads text."""
+        grammar fail. `images` computes the steps that have some; None: the model reads text.
+        `regions`: those of the model's calls, to which the runner adds its own."""
         self._decoder = decoder
         self._vocab_size = decoder.config.vocab_size
         self._model = model or LayeredModel(decoder, attention, kv_cache)
@@ -91,6 +94,7 @@ class ModelRunner:
         self._needs_hidden_states = needs_hidden_states
         self._processing = processing
         self._grammars = grammars
+        self._regions = regions or StepRegions()
 
     @property
     def states(self) -> Mapping[str, RequestState]:
@@ -163,6 +167,7 @@ class ModelRunner:
         outcomes = read_outcomes([states[i] for i in order], sampled)
         for outcome in outcomes:
             outcome.state.settle(outcome.token_ids)
+        self._regions.end("sampling")
         by_row = {rows[i]: outcome for i, outcome in zip(order, outcomes, strict=True)}
         if self._proposer is None or not any(grant.speculates for grant in grants):
             return _make_result(plan, by_row, scores)
@@ -188,6 +193,7 @@ class ModelRunner:
         fine = [(plan.grants[i], outcome) for i, outcome in by_row.items() if outcome.error is None]
         hidden_re = self._used.hidden_states() if self._needs_hidden_states else None
         got = proposer.propose(plan, fine, hidden_re)
+        self._regions.end("drafts")
         for grant, outcome in fine:
             if grant.gives_back:
                 outcome.state.give_back(self._kv_cache.block_size)

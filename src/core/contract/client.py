@@ -232,6 +232,14 @@ class EngineClient(Protocol):
         are being started are left out."""
         ...
 
+    async def measure_regions(self, seconds: float) -> None:
+        """From now on for as many seconds, measure what each step does on the device, for `trace`.
+
+        A second call replaces the first one; 0 seconds end it. Only steps that run as one native
+        call have such regions. An engine that is started again does not go on with it.
+        """
+        ...
+
     async def trace(self, seconds: float) -> tuple[Trace, ...]:
         """The steps and the requests of the last seconds in each engine, as far as its step log has
         them. Engines that hang or are being started are left out."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..regions import Regions
 from .explanation import Limit, Preemption
 
 MAX_TRACE_SECONDS = 3600.0
@@ -50,6 +51,8 @@ class TracedStep:
     """Tokens that the encoder made of images."""
     encoder_seconds: float = 0.0
     """The part of the device's time in which it did so."""
+    regions: tuple[Regions, ...] = ()
+    """What each worker did, or the device without workers. Empty if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -288,6 +288,12 @@ class EngineCore:
         self._report_changes(is_cleared=is_empty)
         return is_empty
 
+    def measure_regions(self, until: float) -> None:
+        """Let the plans that are made before `until` ask for the regions of their steps, which the
+        step log keeps. A time that has passed ends it."""
+        if self.log is not None:
+            self._planner.measures_until = until
+
     def _report_changes(self, *, is_cleared: bool = False) -> None:
         if changes := self.pool.take_changes():
             self._plugins.emit(PrefixCacheChanged(changes=changes, is_cleared=is_cleared))

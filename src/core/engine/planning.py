@@ -87,6 +87,8 @@ class StepPlanner:
     total_preemptions: int = 0
     wake_at: float | None = None
     """Time until which the scheduler chose to wait."""
+    measures_until: float = 0.0
+    """Plans that are made before this time ask for the regions of their steps."""
     waiting_since: float | None = None
     """Time at which the scheduler first chose to wait, since the last step that it decided itself.
     So a scheduler that always waits fails at once from the second time on. None: it did not."""
@@ -230,6 +232,7 @@ class StepPlanner:
             grants=tuple(self._grant(pending) for pending in pendings),
             draft_token_budget=0 if self.drafts is None else step.budget,
             media=work,
+            measures_regions=now < self.measures_until,
         )
         self.ended.clear()
         return OpenPlan(

@@ -86,7 +86,13 @@ class RunningEngine(Protocol):
         ...
 
     async def activity(self, after_step: int) -> tuple[Activity, ...]: ...
-    async def trace(self, seconds: float) -> tuple[Trace, ...]: ...
+    async def measure_regions(self, until: float) -> None:
+        """`until`: a time of the monotonic clock."""
+        ...
+
+    async def trace(self, since: float) -> tuple[Trace, ...]:
+        """The answer of `trace` since a time of the monotonic clock."""
+        ...
 
     def plugins(self) -> tuple[PluginInfo, ...]: ...
     def hook_stats(self) -> tuple[HookStats, ...]: ...
@@ -319,9 +325,14 @@ class EngineShell(EngineClient):
         self._life.home.check()
         return await self._started().activity(after_step)
 
-    async def trace(self, seconds: float) -> tuple[Trace, ...]:
+    async def measure_regions(self, seconds: float) -> None:
         self._life.home.check()
-        return await self._started().trace(seconds)
+        await self._started().measure_regions(time.monotonic() + seconds)
+
+    async def trace(self, seconds: float) -> tuple[Trace, ...]:
+        since = time.monotonic() - seconds  # now: an engine in another process may answer late
+        self._life.home.check()
+        return await self._started().trace(since)
 
     def plugins(self) -> tuple[PluginInfo, ...]:
         return self._started().plugins()

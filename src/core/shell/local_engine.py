@@ -264,16 +264,23 @@ class LocalEngine:
         """The answer of `activity`."""
         return self._running()[1].core.activity(after_step, time.monotonic())
 
-    async def trace(self, seconds: float) -> tuple[Trace, ...]:
-        return (join_pieces([piece async for piece in self.trace_pieces(seconds)]),)
+    async def measure_regions(self, until: float) -> None:
+        self.measure_regions_now(until)
 
-    async def trace_pieces(self, seconds: float) -> AsyncIterator[Trace]:
+    def measure_regions_now(self, until: float) -> None:
+        """Do what `measure_regions` does."""
+        self._running()[1].core.measure_regions(until)
+
+    async def trace(self, since: float) -> tuple[Trace, ...]:
+        return (join_pieces([piece async for piece in self.trace_pieces(since)]),)
+
+    async def trace_pieces(self, since: float) -> AsyncIterator[Trace]:
         """The answer of `trace` in pieces, between which the engine goes on with its steps."""
         log, now = self._running()[1].core.log, time.monotonic()
         if log is None:
-            yield Trace(since=now - seconds, until=now, steps=(), requests=())
+            yield Trace(since=since, until=now, steps=(), requests=())
             return
-        for piece in log.trace(seconds, now):
+        for piece in log.trace(since, now):
             yield piece
             await asyncio.sleep(0)
 

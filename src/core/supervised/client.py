@@ -191,8 +191,12 @@ class SupervisedEngine:
         asked = await self.replicas.ask(lambda link: link.activity(after_step))
         return tuple(replace(found, engine=index) for index, found in asked)
 
-    async def trace(self, seconds: float) -> tuple[Trace, ...]:
-        asked = await self.replicas.ask(lambda link: link.trace(seconds), TRACE_SECONDS)
+    async def measure_regions(self, until: float) -> None:
+        for _, link in self.replicas.serving():
+            link.measure_regions(until)
+
+    async def trace(self, since: float) -> tuple[Trace, ...]:
+        asked = await self.replicas.ask(lambda link: link.trace(since), TRACE_SECONDS)
         return tuple(replace(found, engine=index) for index, found in asked)
 
     @property

@@ -40,6 +40,7 @@ from .messages import (
     End,
     Explain,
     Explained,
+    MeasureRegions,
     Observe,
     Observed,
     Output,
@@ -199,10 +200,12 @@ class EngineProcess(asyncio.Protocol):
                 self._send(Explained(number, self._running.explain_now(request_id, count)))
             case Observe(number, after_step):
                 self._send(Observed(number, self._running.activity_now(after_step)))
-            case TraceBack(number, seconds):
-                task = self._loop.create_task(self._trace(number, seconds))
+            case TraceBack(number, since):
+                task = self._loop.create_task(self._trace(number, since))
                 self._tracing.add(task)
                 task.add_done_callback(self._tracing.discard)
+            case MeasureRegions(until):
+                self._running.measure_regions_now(until)
             case Stop():
                 self._left.set()
 
@@ -240,8 +243,8 @@ class EngineProcess(asyncio.Protocol):
             self._forget(stream)
         stream.abort()
 
-    async def _trace(self, number: int, seconds: float) -> None:
-        async for piece in self._running.trace_pieces(seconds):
+    async def _trace(self, number: int, since: float) -> None:
+        async for piece in self._running.trace_pieces(since):
             self._send(Traced(number, piece))
         self._send(TracedAll(number))
 

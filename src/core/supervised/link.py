@@ -43,6 +43,7 @@ from .messages import (
     End,
     Explain,
     Explained,
+    MeasureRegions,
     Observe,
     Observed,
     Outputs,
@@ -350,12 +351,17 @@ class EngineLink(asyncio.Protocol):
     async def activity(self, after_step: int) -> Activity:
         return (await self._ask(Observed, Observe, after_step)).found
 
-    async def trace(self, seconds: float) -> Trace:
+    def measure_regions(self, until: float) -> None:
+        """Let the engine measure the regions of its steps until a time."""
+        if not self.is_lost:
+            self._send(MeasureRegions(until))
+
+    async def trace(self, since: float) -> Trace:
         """Ask the engine for its last steps."""
         number = next(self._numbers)
         pieces = self._pieces[number] = []
         try:
-            await self._call(number, TraceBack(number, seconds))
+            await self._call(number, TraceBack(number, since))
         finally:
             del self._pieces[number]
         return join_pieces(pieces)

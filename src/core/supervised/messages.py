@@ -83,9 +83,16 @@ class Observe(Question, frozen=True):
 
 
 class TraceBack(Question, frozen=True):
-    """Send the steps and requests of the last seconds."""
+    """Send the steps and requests since a time of the monotonic clock, which is that of the whole
+    machine."""
 
-    seconds: float
+    since: float
+
+
+class MeasureRegions(Message, frozen=True):
+    """Measure the regions of steps until a time of the monotonic clock."""
+
+    until: float
 
 
 class Stop(Message, frozen=True):
@@ -183,7 +190,17 @@ class TracedAll(Answer, frozen=True):
 
 
 ToEngine = (
-    StartEngine | Pixels | Submit | End | Ask | ResetCache | Explain | Observe | TraceBack | Stop
+    StartEngine
+    | Pixels
+    | Submit
+    | End
+    | Ask
+    | ResetCache
+    | Explain
+    | Observe
+    | TraceBack
+    | MeasureRegions
+    | Stop
 )
 FromEngine = (
     Stage

@@ -51,7 +51,7 @@ class Clock(Bench):
 
     def trace(self, seconds: float = 1e9) -> Trace:
         assert self.core.log is not None
-        return join_pieces([*self.core.log.trace(seconds, self.now)])
+        return join_pieces([*self.core.log.trace(self.now - seconds, self.now)])
 
     def why(self, name: str) -> Explanation:
         assert self.core.log is not None

@@ -30,15 +30,17 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def ask(args: argparse.Namespace, path: str, kind: type[T], *, missing: str) -> T:
-    """GET a path, and decode the answer. Raises TokenmillError.
+def ask(
+    args: argparse.Namespace, path: str, kind: type[T], *, missing: str, body: bytes | None = None
+) -> T:
+    """GET a path, or POST a body to it, and decode the answer. Raises TokenmillError.
 
     `missing`: what to say if the server does not have the path.
     """
     key = args.admin_key or os.environ.get(ADMIN_VARIABLE)
     url = args.url if "://" in args.url else f"http://{args.url}"
     transport = HTTPTransport(url.rstrip("/").removesuffix("/v1"), key)
-    reply = transport.send(path)
+    reply = transport.send(path, body)
     body = b"".join(reply.lines)
     if reply.status == 200:
         try:

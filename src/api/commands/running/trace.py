@@ -14,8 +14,9 @@ from ....core.contract.trace import MAX_TRACE_SECONDS
 from ....core.errors import ConfigError, TokenmillError
 from .running_server import add_server_flags, ask
 
-_SHORTEST = 0.001
 _STDOUT = Path("-")
+_PATH = "/debug/trace"
+_MISSING = "the server has no admin key: start it with --admin-key"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -46,6 +47,10 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=_run)
 
 
+class _Begun(msgspec.Struct):
+    since: float
+
+
 class _Facts(msgspec.Struct):
     steps: int
     requests: int
@@ -59,11 +64,13 @@ def _run(args: argparse.Namespace) -> int:
     """Wait, and write the file. Raises TokenmillError."""
     if not 0 < args.seconds <= MAX_TRACE_SECONDS:
         raise ConfigError(f"--seconds must be above 0 and at most {MAX_TRACE_SECONDS:g}")
+    asked = f"seconds={args.seconds:g}"
     if not args.past:  # what is wrong is found before the wait
-        _fetch(args, _SHORTEST)
+        begun = ask(args, f"{_PATH}?{asked}", _Begun, missing=_MISSING, body=b"")
         _write(args.output, b"")
         time.sleep(args.seconds)
-    found = _fetch(args, args.seconds)
+        asked = f"since={begun.since!r}"
+    found = ask(args, f"{_PATH}?{asked}", msgspec.Raw, missing=_MISSING)
     line = describe_trace(args.output, found)
     _write(args.output, found)
     if args.output != _STDOUT:
@@ -76,11 +83,6 @@ def describe_trace(path: Path, trace: bytes | msgspec.Raw) -> str:
     facts = msgspec.json.decode(trace, type=_Trace).other_data
     counts = f"{facts.steps} steps and {facts.requests} requests"
     return f"{path}: {counts}; open it at https://ui.perfetto.dev"
-
-
-def _fetch(args: argparse.Namespace, seconds: float) -> msgspec.Raw:
-    missing = "the server has no admin key: start it with --admin-key"
-    return ask(args, f"/debug/trace?seconds={seconds:g}", msgspec.Raw, missing=missing)
 
 
 def _write(output: Path, trace: bytes | msgspec.Raw) -> None:

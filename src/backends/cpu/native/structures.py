@@ -246,6 +246,7 @@ class DecoderStepStruct(ctypes.Structure):
         ("logits", _POINTER),
         ("nanoseconds", _POINTER),
         ("expert_tokens", _POINTER),
+        ("marks", _POINTER),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ....core.errors import ConfigError, DeviceError
 from ....core.interfaces import ModelInfo
 from ....core.plan import StepResult
+from ....core.regions import NO_REGIONS, Regions
 from ....core.settings.declaration import flag
 from ..identity import Identity, differences
 from .messages import LOST, RAISED, Loaded, decode_raised, decode_result
@@ -90,7 +91,9 @@ class RankAnswers:
             raise self._watch.fail(self._links[self.num_early], reason)
         times = tuple([one for result in found for one in result.rank_times])
         encoding = max(result.encoder_seconds for result in found)  # the first stage's
-        first = replace(first, rank_times=times, encoder_seconds=encoding)
+        first = replace(
+            first, rank_times=times, encoder_seconds=encoding, regions=_regions_of(found)
+        )
         if self.num_early:
             _, message = answers[self.num_early]
             self.results.append(message)
@@ -112,6 +115,13 @@ def describe_failures(ranks: Iterable[int], answers: Iterable[Answer]) -> str | 
         if kind in (RAISED, LOST)
     ]
     return " and ".join(failures) or None
+
+
+def _regions_of(results: Sequence[StepResult]) -> tuple[Regions, ...]:
+    """The regions of each rank; empty if no rank has measured any."""
+    if not any(result.regions for result in results):
+        return ()
+    return tuple([result.regions[0] if result.regions else NO_REGIONS for result in results])
 
 
 def _read_answer(rank: int, answer: Answer) -> StepResult:

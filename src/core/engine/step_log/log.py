@@ -7,6 +7,7 @@ hardly more if many requests wait.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from heapq import nlargest
 from itertools import islice, takewhile
 
@@ -14,6 +15,7 @@ from ...contract.activity import StepActivity
 from ...contract.explanation import Explanation, Limit, Preemption
 from ...contract.trace import Trace
 from ...plan import StepResult
+from ...regions import Regions
 from ..blocks.pool import BlockPool
 from ..committing import RequestUpdate
 from ..planning import OpenPlan
@@ -217,12 +219,11 @@ class StepLog:
         found = [step.describe() for step in islice(newer, MAX_STEPS)]
         return tuple(reversed(found))
 
-    def trace(self, seconds: float, now: float) -> Iterator[Trace]:
-        """The steps and the requests of the last seconds, as far as the log has them, in pieces.
+    def trace(self, since: float, now: float) -> Iterator[Trace]:
+        """The steps and the requests since a time, as far as the log has them, in pieces.
 
         The log may change between two pieces: the first one notes what changes.
         """
-        since = now - seconds
         newer = takewhile(lambda step: step.committed_at >= since, self.ring.steps)
         closed = [*reversed([*islice(newer, MAX_TRACED)])]
         before = [None, *closed]
@@ -397,6 +398,8 @@ class StepLog:
         if result is not None and result.rank_times:
             begun, ended = record.planned_at, record.device_to or now
             record.ranks = tuple([_fit(one, begun, ended) for one in result.rank_times])
+        if result is not None and result.regions:
+            record.regions = _fit_regions(result, record.ranks)
         self._meters.read(now)
         record.by_hook = self._meters.by_hook
         self.closed = record
@@ -434,3 +437,14 @@ def _fit(times: tuple[float, float], first: float, last: float) -> tuple[float, 
     by lying outside of the step, they are moved to the end of the step."""
     begun, ended = times
     return times if first <= begun and ended <= last else (last - (ended - begun), last)
+
+
+def _fit_regions(result: StepResult, ranks: Sequence[tuple[float, float]]) -> tuple[Regions, ...]:
+    """The regions of a result, moved as `_fit` has moved the times of their ranks."""
+    if not ranks:
+        return result.regions
+    moves = [
+        after - before for (after, _), (before, _) in zip(ranks, result.rank_times, strict=True)
+    ]
+    pairs = zip(result.regions, moves, strict=False)
+    return tuple([replace(one, began=one.began + move) if move else one for one, move in pairs])

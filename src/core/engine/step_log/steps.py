@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ...contract.activity import StepActivity
 from ...contract.trace import TracedStep
+from ...regions import Regions
 from .ledger import HookTimes, Ledger
 
 STEP_BYTES = 500
@@ -16,6 +17,8 @@ PAIR_BYTES, ITEM_BYTES = 100, 8
 """Size of a pair in a tuple, and of another item."""
 HOOK_BYTES = 16
 """Size of the seconds of a hook. A hook that did not run shares the object of the step before."""
+REGIONS_BYTES = 800
+"""Size of the names of a rank's regions, and of the objects around them."""
 LEDGER_BYTES = 2600
 """Size of a ledger with its dictionaries and ids."""
 
@@ -53,6 +56,8 @@ class LoggedStep:
     num_waiting: int = 0
     ranks: tuple[tuple[float, float], ...] = ()
     """When each worker began and ended its part; empty without workers."""
+    regions: tuple[Regions, ...] = ()
+    """What each rank did; empty if nobody measured."""
     by_hook: tuple[float, ...] = ()
     """Seconds of each hook of HookTimes since the start; empty until it is committed."""
     num_encoded_tokens: int = 0
@@ -100,6 +105,7 @@ class LoggedStep:
             num_running=self.num_running,
             num_waiting=self.num_waiting,
             ranks=self.ranks,
+            regions=self.regions,
             num_encoded_tokens=self.num_encoded_tokens,
             encoder_seconds=self.encoder_seconds,
             hooks=() if before is None else times.gained(before.by_hook, self.by_hook),
@@ -112,6 +118,7 @@ class LoggedStep:
         num_items = len(self.num_drafts) + len(self.num_accepted) + len(self.preempted)
         num_ids = len(self.engine_ids) if self.has_own_ids else 0
         sizes = PAIR_BYTES * num_pairs + ITEM_BYTES * (num_items + num_ids)
+        sizes += sum([REGIONS_BYTES + len(one.packed) for one in self.regions])
         return STEP_BYTES + sizes + HOOK_BYTES * len(self.by_hook)
 
 

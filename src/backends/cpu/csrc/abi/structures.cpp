@@ -163,6 +163,7 @@ const FieldLayout* structures() {
       TM_FIELD(DecoderStep, logits),
       TM_FIELD(DecoderStep, nanoseconds),
       TM_FIELD(DecoderStep, expert_tokens),
+      TM_FIELD(DecoderStep, marks),
       TM_STRUCTURE(DraftHeadModel),
       TM_FIELD(DraftHeadModel, hidden_size),
       TM_FIELD(DraftHeadModel, intermediate_size),

@@ -24,20 +24,29 @@ class Part {
         element_bytes_(size_of(element_)),
         worker_(worker),
         workers_(workers),
-        clock_(worker == 0 ? step.nanoseconds : nullptr) {
+        clock_(worker == 0 ? step.nanoseconds : nullptr, worker == 0 ? step.marks : nullptr) {
     if (model.ranks != nullptr) exchange_.emplace(model, step, clock_, worker, workers);
   }
 
+  // regions.py has the same list of regions: the embedding, if there is one; per layer q, k and v up
+  // to the cache, attention, its output, and the feed-forward network; and the logits, if there are
+  // sampled rows.
   void run() {
     if (model_.embedding.exists()) {
       embed_tokens();
       finish(Phase::kEmbed);
+      clock_.mark();
     }
     for (int64_t i = 0; i < model_.num_layers; i++) {
       attend(model_.layers[i], step_.kv_caches[i]);
+      clock_.mark();
       feed_forward(model_.layers[i]);
+      clock_.mark();
     }
-    if (step_.num_sampled > 0) compute_logits();
+    if (step_.num_sampled > 0) {
+      compute_logits();
+      clock_.mark();
+    }
   }
 
  private:
@@ -90,6 +99,7 @@ class Part {
     const Share mine = share_of(step_.num_tokens * spec.num_kv_heads, worker_, workers_);
     rotate_and_write(write, mine.begin, mine.end);
     finish(Phase::kRotateAndWrite);
+    clock_.mark();
 
     AttentionCall call = {};
     call.plan = step_.plans[layer.plan];
@@ -101,6 +111,7 @@ class Part {
     call.sinks = layer.sinks;
     attention_part(call, worker_, workers_);
     finish(Phase::kAttention);
+    clock_.mark();
     add_product(layer.attention_output, layer.attention_output_bias, step_.attended, q_size,
                 layer.attention_output_norm, Phase::kAttentionOutput);
   }

@@ -98,6 +98,10 @@ struct DecoderStep {
   int64_t* nanoseconds;
   // A counter per expert, or null. The tokens that choose the expert are added, of all layers.
   int64_t* expert_tokens;
+  // Room for 3 + 4 * layers times, or null. See Part::run for the regions of a step that begin and
+  // end at these times, in nanoseconds of one clock. Waiting for other workers and ranks is a part of
+  // the region in which worker 0 waits.
+  int64_t* marks;
 };
 
 void run_decoder(const DecoderModel& model, const DecoderStep& step);

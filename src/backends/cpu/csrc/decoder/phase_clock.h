@@ -1,4 +1,4 @@
-// Ends the phases of a step, and measures them.
+// Ends the phases of a step, measures them, and marks the ends of its regions.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,18 @@
 
 namespace tokenmill {
 
-// One worker's phases. Without counters, nothing is measured.
+// One worker's phases and regions. Without counters no phase is measured, without room for marks no
+// region.
 class PhaseClock {
  public:
-  explicit PhaseClock(int64_t* nanoseconds) : nanoseconds_(nanoseconds) {
+  PhaseClock(int64_t* nanoseconds, int64_t* marks) : nanoseconds_(nanoseconds), marks_(marks) {
     if (nanoseconds_ != nullptr) last_ = Clock::now();
+    mark();
+  }
+  // Ends a region, and begins the next one.
+  void mark() {
+    if (marks_ == nullptr) return;
+    *marks_++ = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
   }
   // Adds the time since the last lap to a phase.
   void lap(Phase phase) {
@@ -32,6 +39,7 @@ class PhaseClock {
  private:
   using Clock = std::chrono::steady_clock;
   int64_t* nanoseconds_;
+  int64_t* marks_;
   Clock::time_point last_;
 };
 
