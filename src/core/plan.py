@@ -206,8 +206,8 @@ class StepResult:
     """Per rank, when its worker began and ended its part of the step, on the monotonic clock of its
     machine. Empty without workers."""
     regions: tuple[Regions, ...] = field(default=(), compare=False)
-    """Per rank, what it did in the step, if `measures_regions` is set. Empty, or without regions, if
-    the step is not computed by a native call that measures them."""
+    """Per rank, what it did in the step, if `measures_regions` is set. A rank that measures nothing
+    has no regions; empty: no rank has any."""
 
 
 def check_result(result: object, plan: StepPlan) -> None:

@@ -443,8 +443,6 @@ def _fit_regions(result: StepResult, ranks: Sequence[tuple[float, float]]) -> tu
     """The regions of a result, moved as `_fit` has moved the times of their ranks."""
     if not ranks:
         return result.regions
-    moves = [
-        after - before for (after, _), (before, _) in zip(ranks, result.rank_times, strict=True)
-    ]
-    pairs = zip(result.regions, moves, strict=False)
-    return tuple([replace(one, began=one.began + move) if move else one for one, move in pairs])
+    trios = zip(result.regions, result.rank_times, ranks, strict=False)
+    moves = [(one, after[0] - before[0]) for one, before, after in trios]
+    return tuple([replace(one, began=one.began + move) if move else one for one, move in moves])
