@@ -2,21 +2,26 @@
 
 The page is open in Chromium. The engine is one without a model, whose steps wait for 5 ms, so that
 computing a model hides nothing. It is idle, or it streams eight answers at a time. CPU time is that
-of the server and of its engine's process. `--pictures` draws the pages of the documentation: of an
-idle, a loaded and a starved engine.
+of the server and of its engine's process. Chromium itself slows the machine down, so that the
+engine generates less: what the page costs is the difference to the CPU time of as many tokens
+without it. `--pictures` draws the pages of the documentation: of an idle, a loaded and a starved
+engine.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import httpx
 import psutil
 from recording import make_parser, make_table, record, summarize
 from rich.console import Console
@@ -47,24 +52,25 @@ def main() -> None:
     if args.pictures is not None:
         draw(args.pictures)
         return
-    shares: dict[tuple[str, int], list[float]] = {}
+    uses: dict[tuple[str, int], list[Use]] = {}
     with serving("256") as server:
-        for _ in tqdm(range(args.rounds), desc="rounds", disable=None):
+        for turn in tqdm(range(args.rounds), desc="rounds", disable=None):
             for load in ("idle", "loaded"):
                 with loaded(server) if load == "loaded" else nullcontext():
-                    for pages in (0, 1):
+                    for pages in (0, 1) if turn % 2 == 0 else (1, 0):
                         with opened(server) if pages else nullcontext():
                             time.sleep(SETTLE_SECONDS)
-                            share = cpu_share(server, args.seconds)
-                        shares.setdefault((load, pages), []).append(share)
+                            use = measure(server, args.seconds)
+                        uses.setdefault((load, pages), []).append(use)
     table = make_table("% of a CPU", "no page", "one page", "the page")
     found = {}
     for load in ("idle", "loaded"):
-        closed, opened_ = shares[load, 0], shares[load, 1]
-        gained = [more - less for less, more in zip(closed, opened_, strict=True)]
+        closed, opened_ = uses[load, 0], uses[load, 1]
+        gained = [page_share(before, after) for before, after in zip(closed, opened_, strict=True)]
         found[load] = {
-            name: summarize(values)
-            for name, values in (("closed", closed), ("open", opened_), ("page", gained))
+            "closed": summarize([one.share for one in closed]),
+            "open": summarize([one.share for one in opened_]),
+            "page": summarize(gained),
         }
         table.add_row(load, *(f"{one['median']:.2f}" for one in found[load].values()))
     Console().print(table)
@@ -140,17 +146,41 @@ def opened(server: RunningServer, picture: Path | None = None) -> Iterator[None]
         process.wait(60)
 
 
-def cpu_share(server: RunningServer, seconds: float) -> float:
-    """CPU time of the server and its engine, in percent of one CPU."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """A measurement of the server and its engine."""
+
+    share: float
+    """CPU time, in percent of one CPU."""
+    tokens: float
+    """Generated tokens per second."""
+
+
+def page_share(closed: Use, opened: Use) -> float:
+    """CPU time of the page, in percent of one CPU."""
+    work = opened.tokens / closed.tokens if closed.tokens else 1.0
+    return opened.share - closed.share * work
+
+
+def measure(server: RunningServer, seconds: float) -> Use:
+    """Measure the server and its engine for some seconds."""
     own = psutil.Process(server.process.pid)
     processes = [own, *own.children(recursive=True)]
 
     def used() -> float:
         return sum(one.cpu_times().user + one.cpu_times().system for one in processes)
 
-    before, began = used(), time.monotonic()
+    tokens, before, began = num_generated(server), used(), time.monotonic()
     time.sleep(seconds)
-    return 100 * (used() - before) / (time.monotonic() - began)
+    took, spent = time.monotonic() - began, used() - before
+    return Use(share=100 * spent / took, tokens=(num_generated(server) - tokens) / took)
+
+
+def num_generated(server: RunningServer) -> float:
+    """The number of tokens that the engine has generated."""
+    text = httpx.get(f"{server.url}/metrics").text
+    [found] = re.findall(r"^\S*generation_tokens_total(?:{.*})? (\S+)$", text, re.MULTILINE)
+    return float(found)
 
 
 if __name__ == "__main__":

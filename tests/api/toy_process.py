@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tokenmill.core import kinds
@@ -22,6 +23,7 @@ from tokenmill.core.errors import DeviceError, UnavailableError
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.interfaces import Progress
 from tokenmill.core.plan import StepPlan, StepResult
+from tokenmill.core.regions import Region, Regions
 from tokenmill.core.shell.engine_shell import EngineShell
 from tokenmill.core.shell.local_engine import EngineParts, local_engine
 from tokenmill.core.supervised.client import supervised_engine
@@ -150,6 +152,7 @@ class FaultyExecutor(SimulatedExecutor):
     num_steps = 0
 
     def run(self, plan: StepPlan) -> StepResult:
+        began = time.monotonic()
         time.sleep(STEP_SECONDS)
         self.num_steps += 1
         fault, _, number = os.environ.get(STEP_FAULT, "").partition(" ")
@@ -159,7 +162,11 @@ class FaultyExecutor(SimulatedExecutor):
             fault = ON_DEVICE.get(chr(start.token_ids[0]))
             if fault is not None:
                 fault()
-        return super().run(plan)
+        result = super().run(plan)
+        if not plan.measures_regions:
+            return result
+        region = Region("toy", None, began, time.monotonic())
+        return replace(result, regions=(Regions.of([region]),))
 
 
 def make_engine(

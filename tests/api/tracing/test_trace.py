@@ -19,6 +19,7 @@ from tokenmill.api.cli import main
 from tokenmill.core.contract.hookspecs import hookimpl
 from tokenmill.core.plan import StepPlan, StepResult
 from tokenmill.core.processes.place import Place
+from tokenmill.core.regions import Region, Regions
 
 KEY = "sk-admin"
 ADMIN = {"Authorization": f"Bearer {KEY}"}
@@ -72,7 +73,8 @@ def test_a_profile_has_the_requests_between_start_and_stop(http: httpx.Client) -
     tracks = {e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"}
     assert {"plan", "device", "commit", "engine 0: steps"} <= tracks
     measured = [e["name"] for e in trace["traceEvents"] if e["ph"] == "X" and e["pid"] == 1]
-    assert measured[:3] == ["plan", "prompt", "commit"]
+    assert measured[:4] == ["plan", "prompt", "toy", "commit"]
+    assert measured.count("toy") == NUM_TOKENS
     assert http.post("/stop_profile", headers=ADMIN).status_code == 409
 
 
@@ -88,10 +90,29 @@ def test_a_profile_can_be_stopped_again_if_no_engine_answered(
         assert http.post("/stop_profile", headers=ADMIN).status_code == 200
 
 
+def test_a_stopped_profile_does_not_end_a_longer_trace(http: httpx.Client) -> None:
+    since = http.post("/debug/trace?seconds=600", headers=ADMIN).json()["since"]
+    for path in ("/start_profile", "/stop_profile"):
+        assert http.post(path, headers=ADMIN).status_code == 200
+    complete(http, "afterwards")
+    events = http.get(f"/debug/trace?since={since!r}", headers=ADMIN).json()["traceEvents"]
+    assert [e["name"] for e in events].count("toy") == NUM_TOKENS
+    assert http.post("/debug/trace?seconds=0.001", headers=ADMIN).status_code == 200
+
+
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "x", "1e9"])
-def test_a_wrong_number_of_seconds_is_refused(http: httpx.Client, seconds: str) -> None:
-    answer = http.get(f"/debug/trace?seconds={seconds}", headers=ADMIN)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_wrong_number_of_seconds_is_refused(
+    http: httpx.Client, method: str, seconds: str
+) -> None:
+    answer = http.request(method, f"/debug/trace?seconds={seconds}", headers=ADMIN)
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "seconds"
+
+
+@pytest.mark.parametrize("since", ["nan", "x", "1e12", "-1e6"])
+def test_a_time_that_is_no_answer_of_the_server_is_refused(http: httpx.Client, since: str) -> None:
+    answer = http.get(f"/debug/trace?since={since}", headers=ADMIN)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "since"
 
 
 def test_without_a_step_log_the_answer_says_so() -> None:
@@ -99,6 +120,7 @@ def test_without_a_step_log_the_answer_says_so() -> None:
     with serve_engine(engine, admin_key=KEY) as served, served.client() as http:
         for answer in (
             http.get("/debug/trace", headers=ADMIN),
+            http.post("/debug/trace", headers=ADMIN),
             http.post("/start_profile", headers=ADMIN),
         ):
             assert answer.status_code == 404 and "--step-log-size 0" in answer.text
@@ -120,7 +142,12 @@ class Workers(SteeredExecutor):
         began = time.monotonic()
         result = super().run(plan)
         ended = time.monotonic()
-        return replace(result, rank_times=((began, ended), (began - 1e6, ended - 1e6)))
+        own, late = [Region("own", 0, began, ended)], [Region("late", 0, began - 1e6, ended - 1e6)]
+        return replace(
+            result,
+            rank_times=((began, ended), (began - 1e6, ended - 1e6)),
+            regions=(Regions.of(own), Regions.of(late)),
+        )
 
 
 def test_every_worker_has_a_track_in_the_time_of_its_step() -> None:
@@ -130,16 +157,21 @@ def test_every_worker_has_a_track_in_the_time_of_its_step() -> None:
         events = http.get("/debug/trace", headers=ADMIN).json()["traceEvents"]
     names = {e["args"]["name"]: e["tid"] for e in events if e["name"] == "thread_name"}
 
-    def ends(name: str) -> list[int]:
-        own = [e for e in events if (e["ph"], e["pid"], e["tid"]) == ("X", 1, names[name])]
+    def ends(name: str, region: str) -> list[int]:
+        slices = [e for e in events if (e["ph"], e["pid"], e["tid"]) == ("X", 1, names[name])]
+        own = [e for e in slices if e["name"] != region]
+        inner = [e for e in slices if e["name"] == region]
+        for one, whole in zip(inner, own, strict=True):
+            assert whole["ts"] <= one["ts"] and one["dur"] >= whole["dur"] - 2
+            assert one["ts"] + one["dur"] <= whole["ts"] + whole["dur"]
         assert all(e["dur"] >= 2000 for e in own)
         return [e["ts"] + e["dur"] for e in own]
 
     commits = [e["ts"] for e in events if e["name"] == "commit"]
-    for found in (ends("worker 0"), ends("worker 1")):
+    for found in (ends("worker 0", "own"), ends("worker 1", "late")):
         assert len(found) == len(commits) == NUM_TOKENS
         assert all(end <= commit + 1 for end, commit in zip(found, commits, strict=True))
-    assert ends("worker 0")[0] >= 2000
+    assert ends("worker 0", "own")[0] >= 2000
 
 
 class SlowPlugin:

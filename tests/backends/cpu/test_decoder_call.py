@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import MISSING, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from tokenmill.backends.cpu.decoder_call import DecoderCall, Phase
 from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.cpu.ranks import NativeRanks
+from tokenmill.backends.cpu.regions import PER_LAYER
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.models.native.decoder import Decoder
 from tokenmill.backends.models.native.loader import load_decoder
@@ -472,6 +475,38 @@ def test_hidden_states_are_those_that_the_logits_were_made_of(library: Library) 
     assert hidden_re.shape == (3, PLAIN.hidden_size) and hidden_re.dtype is torch.bfloat16
     for row, found in zip(decoder.compute_logits(hidden_re), logits.values(), strict=True):
         torch.testing.assert_close(row, found)
+
+
+def test_regions_are_measured_on_request_and_change_nothing(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = native(load(random_checkpoint(PLAIN, 4), library))
+    marks: list[int | None] = []
+    run: Any = call._run
+
+    def watched(model: Any, step: Any) -> None:
+        marks.append(step._obj.marks)
+        run(model, step)
+
+    monkeypatch.setattr(call, "_run", watched)
+    (tokens,) = prompts(37)
+    wanted = Sequences(call, [tokens]).compute([37])[0]
+    assert marks == [None] and call.regions.take() == ()
+    call.regions.begin(is_measured=True)
+    began = time.monotonic()
+    assert torch.equal(Sequences(call, [tokens]).compute([37])[0], wanted)
+    ended = time.monotonic()
+    assert marks[1] is not None
+    [regions] = call.regions.take()
+    found = list(regions)
+    names = [(name, layer) for layer in range(PLAIN.num_layers) for name in PER_LAYER]
+    assert [one[:2] for one in found] == [("embedding", None), *names, ("logits", None)]
+    for before, after in pairwise(found):
+        assert before.ended == after.began and before.ended >= before.began
+    assert began <= found[0].began and found[-1].ended <= ended
+    call.regions.begin(is_measured=False)
+    Sequences(call, [tokens]).compute([37])
+    assert marks[2] is None and call.regions.take() == ()
 
 
 def test_the_time_of_every_phase_is_counted_on_request(library: Library) -> None:
