@@ -1,4 +1,4 @@
-"""What one rank did within a step, in regions of time."""
+"""The regions of time in which one rank computes a step."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ NO_REGIONS = Regions()
 
 
 def _join_layers(regions: Sequence[Region]) -> list[Region]:
-    """At most MAX_REGIONS regions: as many layers in a row become one as are necessary."""
+    """At most MAX_REGIONS regions: groups of layers in a row, as small as possible, become one."""
     layers = [one.layer for one in regions if one.layer is not None]
     num_others = len(regions) - len(layers)
     first, num_layers = min(layers, default=0), len(set(layers))

@@ -26,8 +26,8 @@ class StepRegions:
         self._found.extend(regions)
 
     def end(self, name: str) -> None:
-        """Add a region that began when the last one ended, and ends now. Does nothing if there is
-        none: then the step is not measured, or was not computed by a call with regions."""
+        """Add a region that began when the last one ended, and ends now. Without a last one it does
+        nothing: the step is not measured, or was not computed by a call with regions."""
         if self._found:
             began = self._found[-1].ended
             self._found.append(Region(name, None, began, time.monotonic()))

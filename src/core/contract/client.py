@@ -233,7 +233,7 @@ class EngineClient(Protocol):
         ...
 
     async def measure_regions(self, seconds: float) -> None:
-        """From now on for as many seconds, measure what each step does on the device, for `trace`.
+        """For the next `seconds`, measure the regions of each step on the device, for `trace`.
 
         A second call replaces the first one; 0 seconds end it. Only steps that run as one native
         call have such regions. An engine that is started again does not go on with it.

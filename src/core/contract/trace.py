@@ -52,7 +52,7 @@ class TracedStep:
     encoder_seconds: float = 0.0
     """The part of the device's time in which it did so."""
     regions: tuple[Regions, ...] = ()
-    """What each worker did, or the device without workers. Empty if it was not measured."""
+    """The regions of each worker, or of the device without workers. Empty: not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

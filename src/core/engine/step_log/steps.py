@@ -57,7 +57,7 @@ class LoggedStep:
     ranks: tuple[tuple[float, float], ...] = ()
     """When each worker began and ended its part; empty without workers."""
     regions: tuple[Regions, ...] = ()
-    """What each rank did; empty if nobody measured."""
+    """The regions of each rank; empty if nobody measured."""
     by_hook: tuple[float, ...] = ()
     """Seconds of each hook of HookTimes since the start; empty until it is committed."""
     num_encoded_tokens: int = 0
