@@ -101,7 +101,7 @@ import {module}
 
 {module}.CLOSING_SECONDS = 0.5
 """
-"""Plugin code that changes the process which loads it: these tests wait until a limit has passed."""
+"""Code of a plugin that shortens a limit in its process: the test waits until the limit passed."""
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The order in which modules of `make check` start.
 
-A module runs in one process. If a long one starts late, the other processes have nothing left to do
-while it runs: so the longest start first, and short ones fill the gaps at the end. The default order
+A module runs in one process. While a long one that started late runs, the other processes have
+nothing left to do: so the longest start first, and short ones fill the gaps at the end. The order
 of pytest-xdist, by number of tests, has modules with one test of minutes run last, and alone:
 `--no-loadscope-reorder` has it keep this one.
 """
