@@ -14,6 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Processes of tests: one more than cores, because tests wait for servers a quarter of the time. With one more, each test
 # needs a fifth more CPU time, because caches are shared, and the whole is not faster.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# `make check` waits more, for clients to be installed, clusters and restarts; its servers and ranks need memory.
+CHECK_WORKERS ?= 3
 # `make gpu-check` installs nothing into .venv, and uses another Python that has torch if there is no .venv.
 GPU_PYTHON ?= $(or $(wildcard $(VENV)/bin/python),python3)
 
@@ -88,7 +90,7 @@ gpu-check: ## check and time attention on this GPU (9 minutes), see docs/gpu-che
 	$(GPU_PYTHON) benchmarks/gpu/check.py $(ARGS)
 
 check: $(VENV)/installed-check-$(KEY) ## tests that need more than pip, such as emulated CPUs (installed with apt)
-	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -m check $(ARGS)
+	$(BIN)/python -m pytest -n $(CHECK_WORKERS) --dist loadscope --no-loadscope-reorder -m check $(ARGS)
 
 soak: $(VENV)/installed-dev-$(KEY) ## long tests
 	$(BIN)/python -m pytest -m soak $(ARGS)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 import signal
-from collections.abc import Generator
+import ssl
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -84,6 +86,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates_are_read_once() -> Iterator[None]:
+    """All clients of this process share one context with the authorities' certificates.
+
+    httpx makes one for each client, and for each `httpx.get`, also without TLS: 27 ms of CPU time,
+    so that a test that asks a server every 10 ms whether it is ready would keep a core busy.
+    """
+    make = ssl.create_default_context
+    shared = functools.cache(make)
+
+    def context(*purpose: ssl.Purpose, **options: str | None) -> ssl.SSLContext:
+        """Tests change contexts that they make themselves, which name no file."""
+        return (shared if options.keys() == {"cafile"} else make)(*purpose, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", context)
+        yield
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def wait_for(is_reached: Callable[[], bool]) -> float:
     began = time.monotonic()
     while not is_reached():
         assert time.monotonic() < began + PATIENCE
-        time.sleep(0.01)
+        time.sleep(0.05)
     return time.monotonic() - began
 
 

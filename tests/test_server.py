@@ -96,6 +96,14 @@ def register(registry):
 """
 
 
+IMPATIENT = """
+import {module}
+
+{module}.CLOSING_SECONDS = 0.5
+"""
+"""Code of a plugin that shortens a limit in its process: the test waits until the limit passed."""
+
+
 @pytest.mark.parametrize(
     ("hook", "flags"),
     [
@@ -112,7 +120,8 @@ def test_a_second_sigterm_ends_a_server_in_which_a_plugin_hangs(
 ) -> None:
     folder = tmp_path / "packages"
     folder.mkdir()
-    Packages(folder, monkeypatch).install("hanging", HANGING)
+    impatient = IMPATIENT.format(module="tokenmill.api.stopping")
+    Packages(folder, monkeypatch).install("hanging", HANGING + impatient)
     blocks = ("--no-engine-process", "--num-gpu-blocks-override", "300")
     flags = (*blocks, "--hook-watchdog-seconds", "0.5", *flags)
     with running_server(tmp_path, *flags, packages=folder) as server:
@@ -136,6 +145,9 @@ def test_a_second_sigterm_ends_a_server_in_which_a_plugin_hangs(
 HUNG_DEVICE = """
 import threading
 from tokenmill.backends.execution import in_process
+from tokenmill.core.shell import engine_shell, local_engine
+
+engine_shell.CLOSING_SECONDS = local_engine.CLOSING_SECONDS = 0.5  # the test waits for both
 
 def hang(self, plan):
     threading.Event().wait()
@@ -224,7 +236,8 @@ def test_a_second_sigterm_ends_a_server_whose_engine_process_hangs(
 ) -> None:
     folder = tmp_path / "packages"
     folder.mkdir()
-    Packages(folder, monkeypatch).install("hanging", HANGING)
+    impatient = IMPATIENT.format(module="tokenmill.core.supervised.client")
+    Packages(folder, monkeypatch).install("hanging", HANGING + impatient)
     flags = ("--num-gpu-blocks-override", "300", "--hook-watchdog-seconds", "0.5")
     flags += ("--stall-timeout", "600", "--scheduler", "hanging")
     with running_server(tmp_path, *flags, packages=folder) as server:

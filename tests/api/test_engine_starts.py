@@ -15,6 +15,7 @@ import pytest
 from tests.core.plugin_packages import Packages
 from tokenmill.core.errors import EngineStoppedError, PluginError
 from tokenmill.core.processes.child import Child, spawn
+from tokenmill.core.processes.watching import restarts
 from tokenmill.core.requests.sampling_params import SamplingParams
 from tokenmill.core.supervised import link
 
@@ -35,6 +36,8 @@ def test_the_error_names_the_signal_and_the_stage(
 def test_starts_without_room_in_a_cluster_are_repeated_beyond_the_limit_of_restarts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(restarts, "LONGEST_DELAY", 0.1)
+
     async def lose_and_start_again() -> None:
         async with toy_process(max_restarts=1) as engine:
             [supervisor] = engine.running.replicas.supervisors
@@ -43,7 +46,7 @@ def test_starts_without_room_in_a_cluster_are_repeated_beyond_the_limit_of_resta
             os.kill(supervisor.link.pid, signal.SIGKILL)
             await until(lambda: supervisor.num_restarts > 2)
             assert supervisor.failure is None
-            monkeypatch.undo()
+            monkeypatch.delenv(START_FAULT)
             await until(lambda: engine.load().is_alive)
 
     asyncio.run(lose_and_start_again())

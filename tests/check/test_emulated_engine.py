@@ -12,7 +12,10 @@ from tokenmill.core.interfaces import no_progress
 
 from .emulation import RUN_SECONDS, WITHOUT_AVX512, x86
 
-pytestmark = pytest.mark.timeout(RUN_SECONDS + 100)
+pytestmark = [
+    pytest.mark.timeout(RUN_SECONDS + 100),
+    pytest.mark.depends_on("src", "pyproject.toml", "plugins.toml", "Makefile"),  # the model's, too
+]
 
 PROMPT = "The capital of France is"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,14 @@ from tokenmill.backends.cuda.build import HEAD_SIZES, SOURCES, build_library, fi
 from tokenmill.backends.machine.compiling import BuildError
 from tokenmill.core.interfaces import no_progress
 
-with_nvcc = pytest.mark.check
-"""For what calls the real compiler, which takes minutes in all."""
+CHECK = (pytest.mark.check, pytest.mark.depends_on("src/backends/cuda/csrc"))
+
+
+def with_nvcc(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark what calls the real compiler, which takes minutes in all. No CPU changes its output."""
+    for mark in CHECK:
+        test = mark(test)
+    return test
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tokenmill.core.interfaces import Computation
 from tokenmill.core.outputs import FinishReason
 from tokenmill.core.plan import StepPlan, StepResult
 from tokenmill.core.requests.sampling_params import SamplingParams
-from tokenmill.core.shell import local_engine
+from tokenmill.core.shell import engine_shell, local_engine
 from tokenmill.testing.simulated.executor import SimulatedExecutor
 
 from .test_engine_shell import PROMPT, collect, in_event_loop, make_engine
@@ -57,7 +57,8 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_engine, "CLOSING_SECONDS", 0.1)
+    for module in (engine_shell, local_engine):
+        monkeypatch.setattr(module, "CLOSING_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("little_patience")

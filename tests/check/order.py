@@ -1,0 +1,44 @@
+"""The order in which modules of `make check` start.
+
+A module runs in one process. While a long one that started late runs, the other processes have
+nothing left to do: so the longest start first, and short ones fill the gaps at the end. The order
+of pytest-xdist, by number of tests, has modules with one test of minutes run last, and alone:
+`--no-loadscope-reorder` has it keep this one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+TESTS = HERE.parent
+LONGEST = (
+    "check/test_emulated_kernels.py",
+    "check/ray/test_in_namespaces.py",
+    "check/test_emulated_arm.py",
+    "backends/cuda/test_build.py",
+    "check/clients/test_clients.py",
+    "oracle/test_toy_speculation.py",
+    "check/test_replicas.py",
+    "backends/attention/triton/test_backend.py",
+    "simulation/test_seeds.py",
+    "hostile/test_variants.py",
+    "check/test_emulated_engine.py",
+    "check/clients/test_openapi_document.py",
+    "benchmarks/gpu/test_check.py",
+    "backends/execution/workers/test_stage_windows.py",
+    "backends/execution/workers/test_pipeline_parallel.py",
+    "conformance/test_examples.py",
+    "simulation/test_reasons.py",
+    "check/test_why.py",
+    "oracle/test_toy_product.py",
+)
+"""Below tests/, the longest first: benchmarks/results/make_check_times.md has the seconds."""
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Move the tests of these modules to the front. All others keep their order."""
+    places = {TESTS / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
