@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from .members import (
     CALL_ID_LENGTH,
+    DECODES_ALL,
     DESCRIBES_TOOLS,
     IS_DETERMINISTIC,
     MEDIA_SAMPLE,
@@ -108,6 +109,7 @@ SCHEDULER: Kind[Scheduler] = Kind(
     runs="engine",
     tier="stable",
     needs=("schedule",),
+    may_have=(DECODES_ALL,),
     hook="schedule",
     switch="enable_chunked_prefill",
     flag=setting(

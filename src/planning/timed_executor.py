@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..core.config import EngineConfig
@@ -9,7 +10,8 @@ from ..core.interfaces import ModelInfo
 from ..core.plan import StepPlan, StepResult
 from .step_time import StepTimeModel, StepWork
 
-_TOKEN = 0
+TOKEN = 0
+"""The token that every sample gives."""
 
 
 class TimedExecutor:
@@ -24,8 +26,22 @@ class TimedExecutor:
     def run(self, plan: StepPlan) -> StepResult:
         """Return the same token for each grant that samples, and set `step_seconds`."""
         self.step_seconds = self._model.step_seconds(StepWork.of(plan))
-        tokens = tuple((_TOKEN,) if grant.samples else () for grant in plan.grants)
+        tokens = tuple((TOKEN,) if grant.samples else () for grant in plan.grants)
         return StepResult(step_id=plan.step_id, token_ids=tokens)
+
+    def decode_seconds(
+        self, num_requests: int, num_computed_tokens: int, num_steps: int
+    ) -> Iterator[float]:
+        """Predicted times of steps that decode the same requests, which have `num_computed_tokens`
+        together before the first one."""
+        for number in range(1, num_steps + 1):
+            work = StepWork(
+                num_tokens=num_requests,
+                num_requests=num_requests,
+                num_sampled=num_requests,
+                num_context_tokens=num_computed_tokens + number * num_requests,
+            )
+            yield self._model.step_seconds(work)
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from ..core.config import EngineConfig
 from ..core.contract.events import PluginFailed, Preempted, Started, StepDone
@@ -26,7 +27,7 @@ from ..core.shell.new_core import fit_max_model_len, make_core
 from ..core.shell.new_requests import make_requests
 from ..core.shell.steps.loop import RETRY_SECONDS
 from .step_time import StepTimes
-from .timed_executor import TimedExecutor, size_kv_cache
+from .timed_executor import TOKEN, TimedExecutor, size_kv_cache
 from .workload import PlannedRequest
 
 REFUSALS = {
@@ -81,6 +82,15 @@ class OpenStep:
     """The time at which it is committed, in seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Consecutive steps that only decode the same requests. See SteadyDecoding."""
+
+    begin: float
+    ends: Sequence[float]
+    """The time of each commit, in seconds."""
+
+
 class VirtualEngine:
     """Drives EngineCore and PluginHost as the engine's own loop does. Its owner keeps the time.
 
@@ -90,7 +100,7 @@ class VirtualEngine:
     def __init__(self, config: EngineConfig, times: StepTimes, watch: Watch) -> None:
         """Raises ConfigError or PluginError for settings that cannot work."""
         self._config = config
-        self.plugins = PluginHost.load(config, extra=[watch])
+        self.plugins = PluginHost.load(config, extra=[watch], is_simulated=True)
         self.info = size_kv_cache(times.model, config, swaps=self.plugins.uses_swap)
         self._executor = TimedExecutor(self.info, times.step_time)
         self.max_model_len = fit_max_model_len(config, self.info)
@@ -143,6 +153,23 @@ class VirtualEngine:
             return None, updates
         result = self._executor.run(plan)
         return OpenStep(plan, result, now + self._executor.step_seconds), updates
+
+    def jump(self, now: float) -> Jump | None:
+        """The next steps from now on, if they are so alike that they can be computed at once. They
+        change nothing before `land`."""
+        steady = self.core.steady
+        if steady is None or (num_steps := steady.num_steps()) < 2:
+            return None
+        seconds = self._executor.decode_seconds(
+            self.core.num_running, steady.num_computed_tokens, num_steps
+        )
+        return Jump(now, tuple(accumulate(seconds, initial=now))[1:])
+
+    def land(self, jump: Jump, num_steps: int) -> None:
+        """End the first steps of a jump. Each of the running requests got a token in each."""
+        if num_steps:
+            assert self.core.steady is not None
+            self.core.steady.decode(TOKEN, jump.begin, jump.ends[:num_steps])
 
     def commit(self, step: OpenStep) -> list[RequestUpdate]:
         """End a step at its end, and return what its requests got."""

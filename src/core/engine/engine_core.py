@@ -33,6 +33,7 @@ from .statistics import (
     describe_planned,
     describe_refused,
 )
+from .steady import SteadyDecoding
 from .step import StepLimits
 from .step_log.ledger import NO_HOOKS, HookTimes
 from .step_log.log import StepLog
@@ -117,6 +118,19 @@ class EngineCore:
             ended=ended,
             media=media,
         )
+        is_plain = speculation is None and media is None and self.log is None and num_stages == 1
+        self.steady = (
+            SteadyDecoding(
+                queues=self._queues,
+                pool=self.pool,
+                planner=self._planner,
+                plugins=plugins,
+                max_model_len=max_model_len,
+            )
+            if is_plain and plugins.decodes_all and tuple(kv_windows) == (None,)
+            else None
+        )
+        """For simulations; None if each step must be planned."""
         self._open: deque[OpenPlan] = deque()
         self._updates: list[RequestUpdate] = []  # made outside of a commit
         self._last_closed_at = 0.0

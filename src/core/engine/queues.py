@@ -77,6 +77,11 @@ class RequestQueues:
         # Request and view refer to each other. Without this, only the garbage collector frees them.
         del request.view
 
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether any live request has a deadline."""
+        return bool(self._deadlines)
+
     def expired(self, now: float) -> list[Request]:
         """The live requests whose deadline has passed."""
         return [r for _, _, r in self._deadlines[: bisect_right(self._deadlines, (now, inf))]]

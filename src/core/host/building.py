@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..kinds import (
     KINDS,
     LOGITS_PROCESSOR,
     PREEMPTION_MODE,
+    SCHEDULER,
     SCHEDULING_POLICY,
     SPECULATIVE_METHOD,
 )
@@ -44,6 +45,7 @@ class BuiltPlugins:
     plugins: PluginSet
     choices: Mapping[str, Choice]
     """The choice for each slot."""
+    scheduler: object
     order: SchedulingPolicy
     draft_length: DraftLengthPolicy
     speculator: Speculator
@@ -63,6 +65,7 @@ def build_plugins(
     *,
     watches: bool = True,
     replica: Replica = ONLY_REPLICA,
+    is_simulated: bool = False,
 ) -> BuiltPlugins:
     """Load plugins, choose providers and build them; observers and admissions only if `watches`.
 
@@ -85,11 +88,13 @@ def build_plugins(
         if kind.is_direct
     }
     filled = {slot: _fill(plugins, choices[slot], hook) for hook, slot in SLOT_HOOKS.items()}
-    metrics = _build_watchers(plugins, choices, config, replica) if watches else {}
+    context = PluginContext(config=config, replica=replica, is_simulated=is_simulated)
+    metrics = _build_watchers(plugins, choices, context) if watches else {}
     _refuse_unused_flags(filled[SPECULATIVE_METHOD.name], config.speculation())
     return BuiltPlugins(
         plugins=plugins,
         choices=choices,
+        scheduler=filled[SCHEDULER.name],
         order=direct[SCHEDULING_POLICY.name],
         draft_length=direct[DRAFT_LENGTH.name],
         speculator=filled[SPECULATIVE_METHOD.name],
@@ -139,7 +144,7 @@ def _check_named(plugins: PluginSet) -> None:
 
 
 def _build_watchers(
-    plugins: PluginSet, choices: Mapping[str, Choice], config: EngineConfig, replica: Replica
+    plugins: PluginSet, choices: Mapping[str, Choice], common: PluginContext
 ) -> Mapping[Source, PluginMetrics]:
     registry = plugins.registry
     metrics: dict[Source, PluginMetrics] = {}
@@ -147,9 +152,9 @@ def _build_watchers(
     for provider in (one for name in watchers for one in registry.providers(name)):
         if provider.source.plugin not in plugins.loaded:
             continue  # an earlier provider of the same plugin failed, so the plugin is left out
-        prefix = metrics_prefix(config.metrics_prefix, provider.source.plugin)
+        prefix = metrics_prefix(common.config.metrics_prefix, provider.source.plugin)
         own = metrics.setdefault(provider.source, PluginMetrics(prefix))
-        context = PluginContext(config=config, metrics=own, replica=replica)
+        context = replace(common, metrics=own)
         try:
             watcher = plugins.build(provider, context)
             if watcher is not None:

@@ -51,7 +51,7 @@ from ..errors import (
 )
 from ..kinds import DRAFT_LENGTH, KINDS, SCHEDULING_POLICY, SLOTS
 from ..log import get_logger
-from ..members import PROPOSES
+from ..members import DECODES_ALL, PROPOSES
 from ..requests.sampling_params import SamplingParams
 from .building import BuiltPlugins, build_logits_processors, build_plugins
 from .calling.direct_policies import AnyRequest, GuardedDraftLength, WaitingOrder
@@ -103,6 +103,8 @@ class PluginHost:
         self.draft_length: DraftLengthPolicy = self._draft_length
         """The chosen draft length policy. Its methods never raise."""
         self._schedule = self._decision("schedule", DECIDES)
+        self.decodes_all = DECODES_ALL.of(built.scheduler) and len(self._schedule.guards) == 1
+        """See members.DECODES_ALL. False with a wrapper around `schedule`."""
         self._preempt = self._decision("preempt", DECIDES, check=_check_victim)
         self._before_admit = Preparations(self._make_guards("before_admit", ADMITS))
         self.prepares = bool(self._before_admit.guards)
@@ -134,15 +136,19 @@ class PluginHost:
         extra: Iterable[object] = (),
         watches: bool = True,
         replica: Replica = ONLY_REPLICA,
+        is_simulated: bool = False,
     ) -> Self:
         """Load and build the plugins that the configuration and plugins.toml select.
 
         `extra` are modules or objects with hooks, from the embedding program. `watches`: also build
         observers and admissions, which a process that only computes does not need. `replica`:
-        which of the server's engines this is. Raises PluginError or ConfigError with a one-line
-        message.
+        which of the server's engines this is. `is_simulated`: see PluginContext. Raises PluginError
+        or ConfigError with a one-line message.
         """
-        return cls(build_plugins(config, extra, watches=watches, replica=replica))
+        built = build_plugins(
+            config, extra, watches=watches, replica=replica, is_simulated=is_simulated
+        )
+        return cls(built)
 
     @property
     def registry(self) -> Registry:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from ...core.engine.committing import RequestUpdate
-from ..virtual_engine import OpenStep
+from ..virtual_engine import Jump, OpenStep
 from .clock import Clock
 from .replica import Client, Replica
 from .sending import Sender
@@ -24,6 +25,7 @@ class Driver:
         self._tally = tally
         self.on_empty: Callable[[Replica], None] = lambda replica: None
         """Called when a replica's last request has ended."""
+        sender.before_submit = self.catch_up
 
     def send(self, client: Client) -> None:
         """Send a new request."""
@@ -47,23 +49,58 @@ class Driver:
         if replica.turn_at != time or replica.step is not None or not replica.is_alive:
             return  # something else has happened meanwhile
         replica.turn_at = None
-        now = self._clock.now
-        step, updates = replica.engine.launch(now)
+        if (jump := replica.engine.jump(time)) is not None:
+            replica.step = jump
+            self._clock.at(jump.ends[-1], self._land, replica, jump)
+        elif not self._launch(replica, time):
+            if (turn := replica.engine.next_turn(time)) is not None:
+                self._turn_at(replica, max(time, turn))
+
+    def _launch(self, replica: Replica, begin: float) -> bool:
+        """Begin a step at a time that may have passed; False if there is none."""
+        step, updates = replica.engine.launch(begin)
         self._note(replica, updates)
-        if step is not None:
-            replica.step = step
-            self._clock.at(step.end, self._commit, replica, step)
-            if step.end - now > REPORT_SECONDS:
-                self._clock.at(now + REPORT_SECONDS, self._report, replica, step)
-        elif (turn := replica.engine.next_turn(now)) is not None:
-            self._turn_at(replica, max(now, turn))
+        if step is None:
+            return False
+        replica.step = step
+        self._clock.at(step.end, self._commit, replica, step)
+        self._report_later(replica, step, begin)
+        return True
+
+    def _report_later(self, replica: Replica, step: OpenStep, last: float) -> None:
+        """Plan the next report of the load in a long step. `last`: the time of the one before."""
+        while step.end - last > REPORT_SECONDS:
+            last += REPORT_SECONDS
+            if last >= self._clock.now:
+                self._clock.at(last, self._report, replica, step)
+                return
+
+    def catch_up(self, replica: Replica) -> None:
+        """If a replica jumps, end the steps before now and begin the next one: it must be where it
+        would be without the jump, because its requests are about to change."""
+        jump = replica.step
+        if not isinstance(jump, Jump):
+            return
+        num_steps = bisect_left(jump.ends, self._clock.now)
+        self._end_steps(replica, jump, num_steps)
+        self._launch(replica, jump.ends[num_steps - 1] if num_steps else jump.begin)
+
+    def _land(self, replica: Replica, jump: Jump) -> None:
+        if replica.step is jump:
+            self._end_steps(replica, jump, len(jump.ends))
+            self._next(replica)
+
+    def _end_steps(self, replica: Replica, jump: Jump, num_steps: int) -> None:
+        replica.step = None
+        if num_steps:
+            replica.engine.land(jump, num_steps)
+            self._tally.note_tokens(replica.open.values(), jump.ends[:num_steps])
 
     def _report(self, replica: Replica, step: OpenStep) -> None:
         if replica.step is step:
             replica.report()
             self._sender.note_change(replica)
-            if step.end - self._clock.now > REPORT_SECONDS:
-                self._clock.at(self._clock.now + REPORT_SECONDS, self._report, replica, step)
+            self._report_later(replica, step, self._clock.now)
 
     def _commit(self, replica: Replica, step: OpenStep) -> None:
         if replica.step is not step:  # it has died
@@ -73,6 +110,9 @@ class Driver:
         replica.report()
         self._note(replica, updates)
         self._sender.note_change(replica)
+        self._next(replica)
+
+    def _next(self, replica: Replica) -> None:
         replica.turn_at = self._clock.now
         self._turn(replica, self._clock.now)
 

@@ -111,6 +111,7 @@ class Operator:
         for index in range(loss.first, loss.last + 1):
             replica = self._replicas.get(index)
             if replica is not None and replica.is_alive:
+                self._driver.catch_up(replica)
                 replica.is_alive, replica.step = False, None
                 self._tally.pay(replica, self._clock.now)
                 seconds = self._settings.detection_seconds

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from ...core.contract.providers.routing import ReplicaView
 from ...core.shell.checking import CheckedRequest
 from ...core.supervised.link import IDLE
-from ..virtual_engine import OpenStep, VirtualEngine
+from ..virtual_engine import Jump, OpenStep, VirtualEngine
 from ..workload import PlannedRequest
 
 
@@ -49,7 +49,7 @@ class Replica:
         """False from its death on. Its state follows when that is detected."""
         self.open: dict[str, Client] = {}
         """The requests that were sent to it and have not ended, by engine id."""
-        self.step: OpenStep | None = None
+        self.step: OpenStep | Jump | None = None
         self.turn_at: float | None = None
         """When its scheduler is called next, if no step is open."""
         self.load = IDLE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable
 
 from ...core.config import EngineConfig
 from ...core.contract.providers.routing import ReplicaView
@@ -43,6 +44,8 @@ class Sender:
         self._places: dict[int, int] | None = None
         """Index in `serving` by the replica's index; None if it must be made again."""
         self._changed: set[Replica] = set()
+        self.before_submit: Callable[[Replica], None] = lambda replica: None
+        """Called before a replica that lives gets a request."""
 
     # Replicas
 
@@ -126,6 +129,7 @@ class Sender:
         if client.num_engines:
             request_id += f"-{client.num_engines}"
         if replica.is_alive:
+            self.before_submit(replica)
             request_id = replica.engine.add(client.checked, request_id, now, now)
         else:
             self._tally.num_sent_to_lost += 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ...core.outputs import FinishReason
 from ..workload import PlannedRequest
@@ -24,9 +26,9 @@ class Gaps:
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
 
-    def add(self, seconds: float) -> None:
-        """Count a gap."""
-        self._counts[math.ceil(math.log(max(seconds, 1e-9)) / _STEP)] += 1
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Count a gap, or several equal ones."""
+        self._counts[math.ceil(math.log(max(seconds, 1e-9)) / _STEP)] += count
 
     def percentile(self, fraction: float) -> float | None:
         """The value in milliseconds that a fraction of the gaps does not exceed, at most 0.5 % too
@@ -102,6 +104,17 @@ class Tally:
         else:
             self.gaps.add(now - client.last_token)
         client.last_token = now
+
+    def note_tokens(self, clients: Collection[Client], times: Sequence[float]) -> None:
+        """Count a token per time for each client. All of them have got a token before."""
+        self.num_output_tokens += len(clients) * len(times)
+        for client in clients:
+            assert client.last_token is not None
+            self.gaps.add(times[0] - client.last_token)
+            client.num_tokens += len(times)
+            client.last_token = times[-1]
+        for before, time in pairwise(times):
+            self.gaps.add(time - before, len(clients))
 
     def end(self, client: Client, reason: FinishReason, now: float) -> None:
         """Count a request that its engine has ended."""

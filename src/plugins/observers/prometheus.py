@@ -307,6 +307,11 @@ def _checked_prefix(prefix: str) -> str:
     return prefix
 
 
+def make_prometheus(context: PluginContext) -> PrometheusMetrics | None:
+    """The observer; None in a simulation, whose metrics nobody reads."""
+    return None if context.is_simulated else PrometheusMetrics(context)
+
+
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.offer(kinds.OBSERVER, "prometheus", PrometheusMetrics)
+    registry.offer(kinds.OBSERVER, "prometheus", make_prometheus)

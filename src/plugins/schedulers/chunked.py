@@ -14,6 +14,8 @@ TOKENMILL_API = (1, 1)
 class Chunked:
     """Decodes, then prompts in progress, then waiting requests, until the budget is spent."""
 
+    decodes_all = True
+
     @hookimpl
     def schedule(self, step: StepView) -> None:
         for request in sorted(step.running, key=lambda request: not request.is_decoding):

@@ -14,6 +14,8 @@ TOKENMILL_API = (1, 1)
 class PrefillFirst:
     """Whole prompts; a prompt longer than the budget runs alone, in chunks of the full budget."""
 
+    decodes_all = True
+
     @hookimpl
     def schedule(self, step: StepView) -> None:
         for request in step.running:

@@ -133,3 +133,14 @@ class WrapperThatRaises:
     def schedule(self, step: Any) -> Any:
         yield
         raise ZeroDivisionError
+
+
+@fails(suite.check_decodes_all_is_true)
+class TakesTurns(Scheduler):
+    decodes_all = True
+
+    def spoil(self, step: Any) -> bool:
+        if step.waiting or len(step.running) < 2:
+            return False
+        step.schedule(step.running[self.num_steps % len(step.running)])
+        return True

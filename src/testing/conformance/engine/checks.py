@@ -91,6 +91,25 @@ def compare_plans(first: Sequence[StepPlan], second: Sequence[StepPlan]) -> None
     )
 
 
+def check_decodes_all(kind: str, given: object, shape: EngineShape) -> None:
+    """A scheduler with `decodes_all` schedules all requests, in order, in every step in which none
+    waits and all decode."""
+    bench = EngineBench(kind, given, shape)
+    steady = bench.core.steady
+    if steady is None:
+        return  # it does not declare this
+    for job in random_jobs(num_jobs=12):
+        bench.add(job)
+    while bench.core.has_work:
+        is_steady = steady.num_steps() > 0
+        running = [request.engine_id for request in steady.queues.running]
+        granted = [grant.engine_id for plan in bench.turn() for grant in plan.grants]
+        assert not is_steady or granted == running, (
+            f"`decodes_all` is set, and no request waits, but {running} all decode and only "
+            f"{granted} were scheduled"
+        )
+
+
 def check_aborts(kind: str, given: object, shape: EngineShape) -> None:
     """Aborted requests free all blocks, whenever they are aborted, with or without open plans."""
     jobs = random_jobs(num_jobs=6)

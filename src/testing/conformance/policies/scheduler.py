@@ -54,6 +54,11 @@ def check_it_is_deterministic(scheduler: object, shape: EngineShape) -> None:
     checks.check_determinism(_KIND, scheduler, shape)
 
 
+def check_decodes_all_is_true(scheduler: object) -> None:
+    """With `decodes_all`, requests that all decode are all scheduled, if none waits."""
+    checks.check_decodes_all(_KIND, scheduler, AMPLE)
+
+
 def check_memory_growth_is_reported(scheduler: object, report: Report) -> None:
     """Report whether the scheduler's memory grows while it works. Growth is no failure."""
     report_growth(report, checks.describe_memory_growth(_KIND, scheduler))
