@@ -50,6 +50,7 @@ def load_tower(
     """
     reader = _Reader(files, dtype, device, linear)
     e, i, model = config.hidden_size, config.intermediate_size, "vision_model"
+    heads = config.num_heads, e // config.num_heads
     patch = 3 * config.patch_size**2
     layers = [
         TowerLayer(
@@ -75,7 +76,7 @@ def load_tower(
         layers=tuple(layers),
         norm=reader.norm(f"{model}.post_layernorm", e, config),
         connector=reader.projection(config),
-        attention=find_patch_attention(attention, config.num_heads, e // config.num_heads, dtype, device),
+        attention=find_patch_attention(attention, *heads, dtype, device),
         pooled_norm_e=pooled_norm,
     )
 

@@ -82,8 +82,9 @@ def test_an_engine_uses_it_beside_native_products(
 
     monkeypatch.setattr(in_process, "load_vision", keep)
     config = EngineConfig.from_options(device="cpu", dtype=dtype, num_gpu_blocks_override=8)
+    checkpoint, backends = open_checkpoint(tmp_path), backends_with(TorchAttention)
     ModelExecutor.from_checkpoint(
-        open_checkpoint(tmp_path), config, backends_with(TorchAttention), no_progress, reads_images=True
+        checkpoint, config, backends, no_progress, reads_images=True
     ).close()
     [vision] = loaded
     assert vision is not None
