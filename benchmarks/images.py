@@ -33,6 +33,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tokenmill import AsyncEngine, SamplingParams
+from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.machine.torch_threads import SingleTorchThread
@@ -94,6 +95,7 @@ def encoders(folder: Path) -> dict[str, Callable[[torch.Tensor], object]]:
         dtype=spec.dtype,
         device=spec.device,
         linear=CPULinear(spec),
+        attention=CPUAttention,
     )
     assert vision is not None
     model = SmolVLM.from_pretrained(folder, dtype=torch.bfloat16).eval()

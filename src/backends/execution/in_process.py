@@ -18,7 +18,7 @@ from ...core.log import get_logger
 from ...core.plan import StepPlan, StepResult
 from ...core.processes.free_memory import return_free_memory
 from ...core.requests.media import MediaItem
-from ..attention.base import AttentionSpec
+from ..attention.base import AttentionBackend, AttentionSpec
 from ..drafting.model_runner import DraftRunner
 from ..drafting.support import DraftSupport, Speculation
 from ..grammar.grammars import Grammars
@@ -233,8 +233,23 @@ def _load_vision(checkpoint: Checkpoint, config: EngineConfig, parts: ModelParts
         return None  # a model of another implementation takes no rows
     spec = LinearSpec(dtype=parts.spec.dtype, device=parts.spec.device)
     return load_vision(
-        checkpoint, config, dtype=spec.dtype, device=spec.device, linear=type(parts.linear)(spec)
+        checkpoint,
+        config,
+        dtype=spec.dtype,
+        device=spec.device,
+        linear=type(parts.linear)(spec),
+        attention=_patch_attention(parts),
     )
+
+
+def _patch_attention(parts: ModelParts) -> type[AttentionBackend] | None:
+    """Computes attention in the vision tower. None: torch does, which is as fast in float32."""
+    if parts.spec.device.type != "cpu" or parts.spec.dtype is not torch.bfloat16:
+        return None
+    from ..cpu.attention import CPUAttention
+    from ..cpu.projections import CPULinear
+
+    return CPUAttention if isinstance(parts.linear, CPULinear) else None
 
 
 def _image_model(

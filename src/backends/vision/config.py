@@ -12,6 +12,7 @@ from ...core.errors import ConfigError
 from ..linear.base import ACTIVATIONS
 from ..weights.config.fields import Fields
 from ..weights.files.json_file import read_json
+from .patch_attention import padded_head_size
 
 GEMMA3 = "gemma3"
 """The model type of Gemma 3 with images."""
@@ -82,7 +83,9 @@ class TowerConfig:
         pixels become patches, in attention, or in a feed-forward network."""
         e, i = self.hidden_size, self.intermediate_size
         entry = 3 * side**2 * (_INDEX_BYTES + 2 * itemsize)
-        widest = max(7 * e, 2 * e + 2 * i)
+        padded = padded_head_size(e // self.num_heads) * self.num_heads
+        attention = 8 * e if padded == e else 5 * e + 6 * padded
+        widest = max(attention, 2 * e + 2 * i)
         return max(entry, (side // self.patch_size) ** 2 * widest * itemsize)
 
 

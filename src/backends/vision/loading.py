@@ -10,8 +10,10 @@ from collections.abc import Sequence
 import torch
 
 from ...core.errors import ConfigError
+from ..attention.base import AttentionBackend
 from ..linear.base import LinearBackend, Projection
 from .config import TowerConfig
+from .patch_attention import find_patch_attention
 from .source import TowerFiles
 from .tower import LayerNorm, TowerLayer, VisionTower
 
@@ -38,14 +40,17 @@ def load_tower(
     dtype: torch.dtype,
     device: torch.device,
     linear: LinearBackend,
+    attention: type[AttentionBackend] | None = None,
 ) -> VisionTower:
-    """Read the tower in `dtype` on `device`; `linear` makes its products.
+    """Read the tower in `dtype` on `device`; `linear` makes its products, and `attention` computes
+    attention if it can.
 
     `files` have the names of `tower_tensor`. Raises ConfigError when a tensor is missing or has the
     wrong shape.
     """
     reader = _Reader(files, dtype, device, linear)
     e, i, model = config.hidden_size, config.intermediate_size, "vision_model"
+    heads = config.num_heads, e // config.num_heads
     patch = 3 * config.patch_size**2
     layers = [
         TowerLayer(
@@ -71,6 +76,7 @@ def load_tower(
         layers=tuple(layers),
         norm=reader.norm(f"{model}.post_layernorm", e, config),
         connector=reader.projection(config),
+        attention=find_patch_attention(attention, *heads, dtype, device),
         pooled_norm_e=pooled_norm,
     )
 

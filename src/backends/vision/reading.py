@@ -11,6 +11,7 @@ from ...core.config import EngineConfig
 from ...core.errors import ConfigError
 from ...core.interfaces import MediaInfo
 from ...core.log import get_logger
+from ..attention.base import AttentionBackend
 from ..linear.base import LinearBackend
 from ..media.gemma3.processor import Gemma3Processor
 from ..media.idefics3.processor import Idefics3Processor
@@ -61,9 +62,10 @@ def load_vision(
     dtype: torch.dtype,
     device: torch.device,
     linear: LinearBackend,
+    attention: type[AttentionBackend] | None = None,
 ) -> Vision | None:
     """Load the vision tower. None: the model has none, or serves only text here; the log says why.
-    Stages of a model after the first one need none.
+    Stages of a model after the first one need none. `linear` and `attention`: see `load_tower`.
 
     Raises ConfigError for a damaged tower, or one that cannot be computed.
     """
@@ -77,7 +79,9 @@ def load_vision(
     if found is None:
         return None
     files = found.source.files
-    tower = load_tower(files, found.sizes, dtype=dtype, device=device, linear=linear)
+    tower = load_tower(
+        files, found.sizes, dtype=dtype, device=device, linear=linear, attention=attention
+    )
     files.release()
     log.info("vision_tower_loaded", weights_mib=tower.num_bytes >> 20)
     return Vision(

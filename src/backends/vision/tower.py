@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from ..linear.base import ACTIVATIONS, Projection
 from .config import TowerConfig
 from .dividing import divided
+from .patch_attention import PatchAttention
 
 
 def images_at_once(device: torch.device) -> int:
@@ -75,6 +76,8 @@ class VisionTower:
     norm: LayerNorm
     connector: Projection
     """From a square of patches to a row of the text model."""
+    attention: PatchAttention | None = None
+    """None: torch computes it."""
     pooled_norm_e: torch.Tensor | None = None
     """Weight of the norm of averaged squares, float32; with it, squares are averaged."""
 
@@ -138,6 +141,8 @@ class VisionTower:
         """Attention between all patches of an image."""
         num_patches = len(hidden_pe) // num_images
         heads = layer.qkv(hidden_pe).view(num_images, num_patches, 3, self.config.num_heads, -1)
+        if self.attention is not None and num_images == 1:
+            return layer.output(self.attention(heads[0]).flatten(1))
         q_nhpd, k_nhpd, v_nhpd = heads.permute(2, 0, 3, 1, 4).unbind()
         if num_images == 1:
             out = divided(_attention, q_nhpd[0], k_nhpd[0], v_nhpd[0])[None]

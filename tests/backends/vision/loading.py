@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tokenmill.backends.attention.base import AttentionBackend
 from tokenmill.backends.linear.base import LinearBackend, LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.vision.reading import Vision, load_vision
@@ -18,11 +19,17 @@ def load(
     path: Path,
     dtype: torch.dtype = torch.float32,
     linear: type[LinearBackend] = TorchLinear,
+    attention: type[AttentionBackend] | None = None,
     **options: Any,
 ) -> Vision | None:
     """The tower of the model at `path`. `options`: those of EngineConfig."""
     spec = LinearSpec(dtype=dtype, device=torch.device("cpu"))
     config = EngineConfig.from_options(**options)
     return load_vision(
-        open_checkpoint(path), config, dtype=dtype, device=spec.device, linear=linear(spec)
+        open_checkpoint(path),
+        config,
+        dtype=dtype,
+        device=spec.device,
+        linear=linear(spec),
+        attention=attention,
     )
