@@ -52,9 +52,9 @@ def check_messages(
     Text parts of a content are joined with newlines, as in vLLM, unless the template shows parts.
     Then images are parts of type "image". `result_form` is the form of results of tools. Fields
     that are null or an empty list count as absent. A message with tool calls needs no content: then
-    it is None. The role "developer" becomes "system"
-    if the template does not know it. `takes_tool_calls` says whether the template shows them.
-    Raises InvalidRequestError with param "messages", or the place of an image that is not shown.
+    it is None. The role "developer" becomes "system" if the template does not know it.
+    `takes_tool_calls` says whether the template shows them. Raises InvalidRequestError with param
+    "messages", or the place of an image that is not shown.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise _invalid("messages must be a list of at least one message")
