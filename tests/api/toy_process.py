@@ -40,6 +40,8 @@ STEP_FAULT = "TOY_STEP_FAULT"
 """Environment variable: the key in ON_DEVICE of a fault, and the number of the step that has it."""
 NUM_BLOCKS = "TOY_NUM_BLOCKS"
 """Environment variable: number of KV blocks of the next engines."""
+MEDIA_BYTES = "TOY_MEDIA_BYTES"
+"""Environment variable: size of the encoder cache of the next engines."""
 STOP_HANGS = "TOY_STOP_HANGS"
 """Environment variable of engines whose plugin hangs when they stop."""
 LEAVES = "TOY_LEAVES"
@@ -180,7 +182,11 @@ def make_engine(
         progress("loading the toy", 1.0)
         num_blocks = int(os.environ.get(NUM_BLOCKS, config.num_gpu_blocks_override or 256))
         return EngineParts(
-            executor=FaultyExecutor(num_blocks=num_blocks, block_size=4),
+            executor=FaultyExecutor(
+                num_blocks=num_blocks,
+                block_size=4,
+                media_bytes=int(os.environ.get(MEDIA_BYTES, "0")),
+            ),
             tokenizer=ToyTokenizer(),
             plugins=PluginHost.load(config, extra=[FaultyPlugin()], replica=replica),
         )

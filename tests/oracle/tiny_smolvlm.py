@@ -56,8 +56,8 @@ _IMAGES: Mapping[str, Any] = {
 }
 
 
-def write_model(folder: Path, seed: int = 0, *, head_size: int = 16) -> Path:
-    """Write the model's files, and return their folder."""
+def write_model(folder: Path, seed: int = 0, *, head_size: int = 16, tile: int = TILE) -> Path:
+    """Write the model's files, and return their folder. `tile`: sides of a tile, in pixels."""
     tokenizer = write_tokenizer(folder)
     config = transformers.SmolVLMConfig(
         text_config={
@@ -79,8 +79,8 @@ def write_model(folder: Path, seed: int = 0, *, head_size: int = 16) -> Path:
             "intermediate_size": 48,
             "num_hidden_layers": 2,
             "num_attention_heads": 2,
-            "image_size": TILE,
-            "patch_size": 16,
+            "image_size": tile,
+            "patch_size": tile // 4,
         },
         image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
         scale_factor=2,
@@ -95,7 +95,8 @@ def write_model(folder: Path, seed: int = 0, *, head_size: int = 16) -> Path:
                 parameter.copy_(torch.randn_like(parameter) * 2 / parameter[0].numel() ** 0.5)
     model.generation_config = transformers.GenerationConfig(pad_token_id=0)
     model.save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(json.dumps(_IMAGES))
+    sides = {"size": {"longest_edge": 4 * tile}, "max_image_size": {"longest_edge": tile}}
+    (folder / "preprocessor_config.json").write_text(json.dumps({**_IMAGES, **sides}))
     processor = {"processor_class": "SmolVLMProcessor", "image_seq_len": TOKENS_PER_TILE}
     (folder / "processor_config.json").write_text(json.dumps(processor))
     return folder

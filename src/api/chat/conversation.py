@@ -16,7 +16,7 @@ from ...core.requests.media_prompt import MediaPrompt
 from ..http.errors import APIError
 from ..serving.context import AppContext
 from .describing import for_template
-from .images import read_image, shown_images
+from .images import encode_images, images_in_order, read_image
 
 Message = Mapping[str, Any]
 
@@ -85,16 +85,20 @@ async def encode_conversation(
     def render(
         messages: Sequence[Message], tools: Sequence[Message]
     ) -> tuple[list[int], list[GivenImage]]:
-        images = shown_images(messages, given.images) if given.images else []
-        token_ids = engine.tokenizer.encode_chat(
-            messages,
-            add_generation_prompt=generates,
-            continue_final_message=continues,
-            template_kwargs=kwargs,
-            tools=tools,
-            documents=documents,
-        )
-        return token_ids, images
+        def encode_chat(messages: Sequence[Message]) -> list[int]:
+            return engine.tokenizer.encode_chat(
+                messages,
+                add_generation_prompt=generates,
+                continue_final_message=continues,
+                template_kwargs=kwargs,
+                tools=tools,
+                documents=documents,
+            )
+
+        if not given.images:
+            return encode_chat(messages), []
+        images = images_in_order(messages, given.images)
+        return encode_images(messages, images, encode_chat, engine.images.num_places), images
 
     token_ids, images = await anyio.to_thread.run_sync(encode)
     if not images:

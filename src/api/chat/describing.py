@@ -51,7 +51,7 @@ def with_tools(
 def _joined(content: Any, text: str) -> Any:
     if isinstance(content, str):
         return f"{content}\n\n{text}"
-    return [*content, {"type": "text", "text": text}]
+    return [*content, _part(text)]
 
 
 def with_plain_calls(messages: Sequence[Message], syntax: CallSyntax) -> list[Message]:
@@ -61,18 +61,19 @@ def with_plain_calls(messages: Sequence[Message], syntax: CallSyntax) -> list[Me
 
 def _plain(messages: Sequence[Message], syntax: CallSyntax) -> Iterator[Message]:
     names: dict[Any, str] = {}
-    results: list[str] = []
+    results: list[Any] = []
     for message in messages:
         if message.get("role") == "tool":
             name = names.get(message.get("tool_call_id"), message.get("name") or "the function")
-            results.append(f"Result of {name}:\n{_text(message.get('content'))}")
+            results += ["\n\n"] if results else []
+            results += [f"Result of {name}:\n", message.get("content")]
             continue
         if results:
-            answers, results = "\n\n".join(results), []
+            answers, results = results, []
             if message.get("role") == "user" and message.get("content"):
-                yield {**message, "content": _prefixed(f"{answers}\n\n", message["content"])}
+                yield {**message, "content": _in_a_row(*answers, "\n\n", message["content"])}
                 continue
-            yield {"role": "user", "content": answers}
+            yield {"role": "user", "content": _in_a_row(*answers)}
         calls = message.get("tool_calls")
         if not calls:
             yield message
@@ -80,9 +81,10 @@ def _plain(messages: Sequence[Message], syntax: CallSyntax) -> Iterator[Message]
         functions = [_function(call) for call in calls]
         names |= {call.get("id"): found[0] for call, found in zip(calls, functions, strict=True)}
         kept = {name: value for name, value in message.items() if name != "tool_calls"}
-        yield {**kept, "content": _text(message.get("content")) + _written(functions, syntax)}
+        content = _in_a_row(message.get("content"), _written(functions, syntax))
+        yield {**kept, "content": content}
     if results:
-        yield {"role": "user", "content": "\n\n".join(results)}
+        yield {"role": "user", "content": _in_a_row(*results)}
 
 
 def _function(call: Any) -> tuple[str, str]:
@@ -114,10 +116,16 @@ def _description(tools: Sequence[Mapping[str, Any]], syntax: CallSyntax) -> str:
     return "\n".join((_INTRODUCTION, *functions, asked))
 
 
-def _prefixed(text: str, content: Any) -> Any:
-    if isinstance(content, list) and any(part.get("type") == "image" for part in content):
-        return [{"type": "text", "text": text}, *content]
-    return text + _text(content)
+def _in_a_row(*contents: Any) -> Any:
+    """Contents as one: a text, or parts if there are images."""
+    lists = [one if isinstance(one, list) else [_part(one or "")] for one in contents]
+    if any(part.get("type") == "image" for parts in lists for part in parts):
+        return [part for parts in lists for part in parts]
+    return "".join(map(_text, contents))
+
+
+def _part(text: str) -> Message:
+    return {"type": "text", "text": text}
 
 
 def _text(content: Any) -> str:

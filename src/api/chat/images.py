@@ -2,32 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from ...core.errors import InvalidRequestError
 from ...core.requests.given_images import GivenImage
 from ...core.requests.media_prompt import ReadImage
 from ..serving.context import AppContext
 
+Messages = Sequence[Mapping[str, Any]]
 
-def shown_images(
-    messages: Sequence[Mapping[str, Any]], images: Sequence[GivenImage]
-) -> list[GivenImage]:
-    """The images in the order in which messages for the chat template have them.
 
-    Raises InvalidRequestError for an image that is in none of them: for models without messages
-    with results of tools, these become text.
-    """
+def images_in_order(messages: Messages, images: Sequence[GivenImage]) -> list[GivenImage]:
+    """The images in the order in which messages for the chat template have them."""
     parts = (
         part
         for message in messages
         if isinstance(content := message.get("content"), list)
         for part in content
     )
-    numbers = [part["image"] for part in parts if part.get("type") == "image"]
-    for number in sorted(set(range(len(images))).difference(numbers)):
-        raise images[number].refused("the model's chat template shows no images in this message")
-    return [images[number] for number in numbers]
+    return [images[part["image"]] for part in parts if _is_image(part)]
+
+
+def encode_images(
+    messages: Messages,
+    images: Sequence[GivenImage],
+    encode: Callable[[Messages], list[int]],
+    num_places: Callable[[Sequence[int]], int],
+) -> list[int]:
+    """The token ids of messages with these images; `num_places` counts places of images in them.
+
+    Raises InvalidRequestError for the first image that the chat template does not show, and what
+    `encode` raises for the messages without images.
+    """
+
+    def hides_one(num_images: int) -> bool:
+        """Whether it does not show all of the first images."""
+        try:
+            token_ids = encode(list(_with_first(messages, num_images)))
+        except InvalidRequestError:
+            return True
+        return num_places(token_ids) < num_images
+
+    with suppress(InvalidRequestError):
+        token_ids = encode(messages)
+        if num_places(token_ids) >= len(images):
+            return token_ids
+    hidden = bisect_left(range(len(images)), True, key=hides_one)
+    if hidden > 0:
+        raise images[hidden - 1].refused(
+            "the model's chat template shows no images in this message"
+        )
+    return encode(messages)
+
+
+def _with_first(messages: Messages, num_images: int) -> Iterator[Mapping[str, Any]]:
+    """Messages with this number of images; no text stands in the places of the others."""
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            kept = []
+            for part in content:
+                num_images -= _is_image(part)
+                is_left = num_images < 0 and _is_image(part)
+                kept.append({"type": "text", "text": ""} if is_left else part)
+            message = {**message, "content": kept}
+        yield message
+
+
+def _is_image(part: Mapping[str, Any]) -> bool:
+    return part.get("type") == "image"
 
 
 async def read_image(

@@ -151,6 +151,7 @@ class HFTokenizer:
             known_roles=self._template.string_constants,
             takes_tool_calls=self._template.takes_tool_calls,
             form=self._template.form,
+            result_form=self._template.result_form,
         )
         texts = list(texts_of(checked))
         _check_unicode("".join(texts), "messages")

@@ -63,12 +63,18 @@ class ImageReading:
 
         Raises InvalidRequestError if there are more or fewer such tokens than images.
         """
+        return place_images(token_ids, images, self._shown_token_id)
+
+    def num_places(self, token_ids: Sequence[int]) -> int:
+        """The number of tokens that show an image."""
+        return token_ids.count(self._shown_token_id)
+
+    @property
+    def _shown_token_id(self) -> int:
         media = self._info.media
-        assert media is not None, "the images were read"
+        assert media is not None, "the images were checked"
         shown = media.shown_token_id
-        return place_images(
-            token_ids, images, media.placeholder_token_id if shown is None else shown
-        )
+        return media.placeholder_token_id if shown is None else shown
 
     def close(self) -> None:
         """Free the resources of the reader."""

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -109,8 +110,8 @@ class EngineProcess(asyncio.Protocol):
         self._numbers: dict[OutputStream, int] = {}
         self._news: dict[OutputStream, None] = {}
         """Streams with unsent outputs, in the order in which they got them."""
-        self._pixels: dict[bytes, bytes] = {}
-        """Pixels of the items of the next request, by digest."""
+        self._pixels: defaultdict[int, dict[bytes, bytes]] = defaultdict(dict)
+        """Pixels of the items of requests that follow, by number and digest."""
         self._submitting: dict[int, asyncio.Task[None]] = {}
         self._tracing: set[asyncio.Task[None]] = set()
         self._is_flush_due = False
@@ -182,14 +183,14 @@ class EngineProcess(asyncio.Protocol):
 
     def _handle(self, message: Message) -> None:
         match message:
-            case Pixels(digest, data):
-                self._pixels[digest] = data
-            case Submit():
-                message = Submit(message.number, message.request.with_pixels(self._pixels))
-                self._pixels.clear()
+            case Pixels(number, digest, data):
+                self._pixels[number][digest] = data
+            case Submit(number, request):
+                pixels = self._pixels.pop(number, {})
+                message = Submit(number, request.with_pixels(pixels))
                 task = self._loop.create_task(self._submit(message))
-                self._submitting[message.number] = task
-                task.add_done_callback(partial(self._forget_submission, message.number))
+                self._submitting[number] = task
+                task.add_done_callback(partial(self._forget_submission, number))
             case End():
                 self._end(message)
             case Ask():
@@ -231,6 +232,7 @@ class EngineProcess(asyncio.Protocol):
             del self._submitting[number]
 
     def _end(self, message: End) -> None:
+        self._pixels.pop(message.number, None)
         task = self._submitting.get(message.number)
         if task is not None and not task.done():
             task.cancel()

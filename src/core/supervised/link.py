@@ -134,6 +134,11 @@ class EngineLink(asyncio.Protocol):
         self._ending: asyncio.Task[None] | None = None
         self._child: Child | None = None
         self._transport: asyncio.Transport | None = None
+        self._can_write = asyncio.Event()
+        """Not set while the engine has much to read."""
+        self._can_write.set()
+        self._sending: set[int] = set()
+        """Numbers of the requests whose pixels are being sent."""
         self._is_started = False
         self.running_calls: tuple[RunningCall, ...] = ()
         """The hooks that ran when the engine was lost."""
@@ -223,8 +228,15 @@ class EngineLink(asyncio.Protocol):
         for message in self._reader.feed(data):
             self._handle(decode_from_engine(message))
 
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self._can_write.set()
+
     def connection_lost(self, error: Exception | None) -> None:
         if not self.is_lost:
+            self._can_write.set()
             self._ending = asyncio.create_task(self._end_process(error))
 
     def _fail_all(self, error: TokenmillError) -> None:
@@ -233,7 +245,7 @@ class EngineLink(asyncio.Protocol):
         self.open_requests.clear()
         self._setup.on_loss()
         for stream in lost:
-            if stream.number not in self._calls:  # else `submit` raises the error
+            if stream.number not in self._calls.keys() | self._sending:  # else `submit` raises it
                 self._setup.on_lost_request(stream, error)
         for waiting in self._calls.values():
             _fail(waiting, error)
@@ -308,8 +320,7 @@ class EngineLink(asyncio.Protocol):
         stream.end = partial(self.end, is_read=False)
         self.open_requests[stream.number] = stream
         try:
-            for item in stream.request.media:
-                self._send(Pixels(item.digest, item.pixels))
+            await self._send_pixels(stream)
             answer = await self._call(
                 stream.number,
                 Submit(stream.number, stream.request.without_pixels()),
@@ -327,12 +338,33 @@ class EngineLink(asyncio.Protocol):
         stream.request_id = answer.request_id
         stream.ignored_keywords = answer.ignored_keywords
 
+    async def _send_pixels(self, stream: RemoteStream) -> None:
+        """Send the pixels of a request that follows, as fast as the engine reads them. Messages of
+        other requests may go between them.
+
+        Raises EngineStoppedError if the engine is lost, or the request is ended meanwhile.
+        """
+        number = stream.number
+        self._sending.add(number)
+        try:
+            for item in stream.request.media:
+                while not self._can_write.is_set():
+                    await self._can_write.wait()
+                if self.is_lost:
+                    self.open_requests.pop(number, None)
+                    raise EngineStoppedError(LOST)
+                if number not in self.open_requests:
+                    raise EngineStoppedError("the request was ended before it was accepted")
+                self._send(Pixels(number, item.digest, item.pixels))
+        finally:
+            self._sending.discard(number)
+
     def end(self, stream: RemoteStream, *, is_read: bool) -> None:
         """End a request early; with `is_read` its last output follows."""
         known = self.open_requests.get(stream.number) is stream
         if known and not self.is_lost:
             self._send(End(stream.number, is_read))
-            if not is_read:
+            if not is_read or stream.number in self._sending:
                 del self.open_requests[stream.number]
                 self._left.append((stream.number, stream.digest))
 

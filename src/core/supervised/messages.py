@@ -34,9 +34,10 @@ class StartEngine(Message, frozen=True):
 
 
 class Pixels(Message, frozen=True):
-    """The pixels of an item of the next request. They come one by one, because decoding all images
-    of a request would stop the event loop for too long."""
+    """The pixels of an item of a request that follows. They come one by one, because all images of
+    a request would stop the event loops for too long."""
 
+    number: int
     digest: bytes
     data: bytes
 

@@ -120,31 +120,6 @@ def test_clients_of_ollama_send_images(http: httpx.Client) -> None:
     assert answer.json()["response"] == words
 
 
-def test_an_image_in_a_result_that_becomes_text_is_refused(http: httpx.Client) -> None:
-    """The template of SmolVLM knows no tools. The user's own image, before it, is not meant."""
-    source = {"type": "base64", "media_type": "image/png", "data": in_base64(png(ONE))}
-    image = {"type": "image", "source": source}
-    call = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": "t1", "content": "A cat."}
-
-    def send(**changes: Any) -> httpx.Response:
-        turns = [
-            {"role": "user", "content": "Look."},
-            {"role": "assistant", "content": [call]},
-            {"role": "user", "content": [image, result | changes]},
-        ]
-        body = {"model": "tiny", "messages": turns, "max_tokens": 4}
-        return http.post(MESSAGES, json=body)
-
-    assert send().status_code == 200
-    refused = send(content=[image])
-    assert refused.status_code == 400
-    assert refused.json()["error"]["message"] == (
-        "messages[2].content[1].content[0]: the model's chat template shows no images in this "
-        "message"
-    )
-
-
 def test_tokens_of_a_chat_with_images_can_be_counted(http: httpx.Client) -> None:
     whole = chat(http, image_part(ONE), text("What?")).json()
     message = {"role": "user", "content": [image_part(ONE), text("What?")]}

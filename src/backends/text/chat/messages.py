@@ -14,7 +14,8 @@ from .tool_calls import check_tool_calls
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """The roles of the OpenAI API, which every model accepts; a template may know more."""
-
+RESULT_ROLES = ("tool", "function")
+"""Those of results of tools."""
 NO_IMAGES = "the model's chat template shows no images"
 Content = str | list[dict[str, str]]
 """A text, or parts of the types "text" and "image"."""
@@ -44,19 +45,27 @@ def check_messages(
     known_roles: Collection[str],
     takes_tool_calls: bool,
     form: ContentForm = ContentForm(),
+    result_form: ContentForm = ContentForm(),
 ) -> list[dict[str, Any]]:
     """Return the messages for the template: role, content and, if given, name, reasoning and tools.
 
     Text parts of a content are joined with newlines, as in vLLM, unless the template shows parts.
-    Then images are parts of type "image". Fields that are null or an empty list count as absent. A
-    message with tool calls needs no content: then it is None. The role "developer" becomes "system"
-    if the template does not know it. `takes_tool_calls` says whether the template shows them.
-    Raises InvalidRequestError with param "messages", or the place of an image that is not shown.
+    Then images are parts of type "image". `result_form` is the form of results of tools. Fields
+    that are null or an empty list count as absent. A message with tool calls needs no content: then
+    it is None. The role "developer" becomes "system" if the template does not know it.
+    `takes_tool_calls` says whether the template shows them. Raises InvalidRequestError with param
+    "messages", or the place of an image that is not shown.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise _invalid("messages must be a list of at least one message")
     return [
-        _check_message(message, f"messages[{index}]", known_roles, takes_tool_calls, form)
+        _check_message(
+            message,
+            f"messages[{index}]",
+            known_roles,
+            takes_tool_calls,
+            result_form if _is_result(message) else form,
+        )
         for index, message in enumerate(messages)
     ]
 
@@ -75,6 +84,10 @@ def check_documents(documents: Sequence[Mapping[str, str]], *, is_shown: bool) -
                 f"names of a document's fields have letters, digits and _, got {name!r:.40}",
                 param="documents",
             )
+
+
+def _is_result(message: ChatMessage) -> bool:
+    return isinstance(message, Mapping) and message.get("role") in RESULT_ROLES
 
 
 def texts_of(value: Any) -> Iterator[str]:

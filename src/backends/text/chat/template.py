@@ -35,6 +35,15 @@ _TO_ESCAPE = re.compile("[^\0-\x7f\U000f0000-\U000ffffd]")
 """Characters that JSON in ASCII escapes, without the marks around control tokens."""
 
 
+_CALL_ID = "probe0000"
+_CALL: Mapping[str, Any] = {
+    "tool_calls": [
+        {"id": _CALL_ID, "type": "function", "function": {"name": "probe", "arguments": {}}}
+    ]
+}
+"""A call of a tool, with an id as long as some templates demand."""
+
+
 class _Refusal(jinja2.TemplateError):
     """The template called raise_exception; the message is meant for the sender of the request."""
 
@@ -67,10 +76,13 @@ class ChatTemplate:
         """Every string in the template's code, such as the roles that it knows."""
         self.literal_text = "\0".join([*texts, *sorted(self.string_constants)])
         """All text that the template itself can write, separated by NUL."""
-        self.form, self.image_text = self._probe()
+        self.form = ContentForm()
+        self.form, self.image_text = self._probe("user")
+        self.result_form = self._probe("tool")[0] if self.form.shows_images else self.form
 
-    def _probe(self) -> tuple[ContentForm, tuple[str, str]]:
-        """The contents that the template shows; a rendering of an image, and the same without it.
+    def _probe(self, role: str) -> tuple[ContentForm, tuple[str, str]]:
+        """The contents of a role's messages that the template shows; a rendering of an image, and
+        the same without it.
 
         Templates of models that read images loop over the parts of a content. Some of them show
         nothing if the content is a text.
@@ -79,23 +91,27 @@ class ChatTemplate:
             return ContentForm(), ("", "")
         before, after = ({"type": "text", "text": f"probe{side}probe"} for side in "<>")
         texts, image = [before["text"], after["text"]], {"type": "image"}
-        without = self._try([before, after])
-        shown = self._try([before, image, after])
+        without = self._try([before, after], role)
+        shown = self._try([before, image, after], role)
         shows_parts = all(text in without for text in texts)
         if any(dump(image) in shown for dump in (repr, json.dumps)):  # it writes whatever it gets
             return ContentForm(), ("", "")
         form = ContentForm(
             shows_images=shows_parts and all(text in shown for text in texts) and shown != without,
-            needs_parts=shows_parts and texts[0] not in self._try(texts[0]),
+            needs_parts=shows_parts and texts[0] not in self._try(texts[0], role),
         )
         return form, ((shown, without) if form.shows_images else ("", ""))
 
-    def _try(self, content: Any) -> str:
-        """The rendering of a message of the user; nothing if the template cannot render it."""
-        message = {"role": "user", "content": content}
-        given = {"tools": None, "documents": None}
+    def _try(self, content: Any, role: str) -> str:
+        """The rendering of a message of the user, or of the result of a tool that was called;
+        nothing if the template cannot render it."""
+        chat: list[dict[str, Any]] = [{"role": role, "content": content}]
+        if role == "tool":
+            user = {"role": "user", "content": self.form.empty}
+            chat = [user, {"role": "assistant", "content": self.form.empty, **_CALL}, *chat]
+            chat[-1] |= {"name": "probe", "tool_call_id": _CALL_ID}
         with suppress(InvalidRequestError):
-            return self._render([message], False, given)
+            return self._render(chat, False, {"tools": None, "documents": None})
         return ""
 
     def render(

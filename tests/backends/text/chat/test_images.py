@@ -60,6 +60,52 @@ def test_what_a_template_shows_is_found_out(source: str) -> None:
     assert ChatTemplate(source, {"bos_token": "<bos>"}, "model").form == FORMS[source]
 
 
+RESULTS = {
+    "{{ '<tool>' + m.content + '</tool>' }}": ContentForm(),
+    "{{ m.content | string }}": ContentForm(),
+    "{{ raise_exception('no tools') }}": ContentForm(),
+    "{% if m.content is string %}{{ m.content }}{% else %}{% for c in m.content %}"
+    "{{ c.text }}{% endfor %}{% endif %}": ContentForm(),
+    "{{ m.tool_call_id }}{% for c in m.content %}{{ c.text or '<image>' }}{% endfor %}": (
+        ContentForm(shows_images=True, needs_parts=True)
+    ),
+}
+"""How templates write results of tools, and which contents they show there."""
+
+
+@pytest.mark.parametrize("written", RESULTS)
+def test_results_of_tools_have_a_form_of_their_own(tmp_path: Path, written: str) -> None:
+    template = (
+        "{% for m in messages %}{% if m.role == 'tool' %}" + written + "{% elif m.tool_calls %}"
+        "{{ m.tool_calls[0].function.name }}{% else %}{% for c in m.content %}"
+        "{{ '<image>' if c.type == 'image' else c.text }}{% endfor %}{% endif %}{% endfor %}"
+    )
+    form = RESULTS[written]
+    made = ChatTemplate(template, {}, "model")
+    assert made.form == ContentForm(shows_images=True, needs_parts=True)
+    assert made.result_form == form
+    write_tokenizer(tmp_path, template=template)
+    tokenizer, image = load_tokenizer(tmp_path), {"type": "image"}
+
+    def chat(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+        call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        said = {"role": "assistant", "content": None, "tool_calls": [call]}
+        result = {"role": "tool", "content": list(parts), "tool_call_id": "c"}
+        return [{"role": "user", "content": [image]}, said, result]
+
+    text = {"type": "text", "text": "A cat."}
+    if "raise" not in written:
+        rendered = tokenizer.decode(tokenizer.encode_chat(chat(text)), skip_special_tokens=False)
+        assert "A cat." in rendered and "{" not in rendered
+    if form.shows_images:
+        (placeholder,) = tokenizer.encode(IMAGE)
+        assert tokenizer.encode_chat(chat(text, image)).count(placeholder) == 2
+        return
+    with pytest.raises(InvalidRequestError) as caught:
+        tokenizer.encode_chat(chat(text, image))
+    assert caught.value.param == "messages[2].content[1]"
+
+
 CHATS: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
     [{"role": "user", "content": [{"type": "text", "text": t} for t in ("a", "\n\n", "b")]}],
