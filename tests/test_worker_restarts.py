@@ -13,6 +13,8 @@ import httpx
 import psutil
 import pytest
 
+from tokenmill.backends.execution.workers.link import TARGET
+
 from .server_process import RunningServer, running_server
 from .test_engine_restarts import FAULTS, NUM_FAILURES, NUM_STREAMS, PATIENCE, Clients, wait_for
 
@@ -25,10 +27,24 @@ def children_of(pid: int) -> list[int]:
     return [int(number) for file in files for number in file.read_text().split()]
 
 
+def ranks_of(pid: int) -> list[int]:
+    """The worker processes of an engine in a process, by rank. An engine may have other child
+    processes, such as one that compiles grammars."""
+    return [one for one in children_of(pid) if TARGET in command_of(one)]
+
+
+def command_of(pid: int) -> list[str]:
+    """The command of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
 def workers_of(server: RunningServer) -> list[int]:
     """The worker processes of a server, by rank."""
     [engine] = children_of(server.process.pid)
-    return children_of(engine)
+    return ranks_of(engine)
 
 
 @pytest.mark.soak

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tests.api.serving import Served, SteeredExecutor, serve_engine, toy_engine
 from tests.api.toy_process import toy_process
 from tokenmill.api.cli import main
 from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.trace import Trace
 from tokenmill.core.plan import StepPlan, StepResult
 from tokenmill.core.processes.place import Place
 from tokenmill.core.regions import Region, Regions
@@ -88,6 +90,24 @@ def test_a_profile_can_be_stopped_again_if_no_engine_answered(
             patch.setattr(engine, "trace", AsyncMock(return_value=()))
             assert http.post("/stop_profile", headers=ADMIN).status_code == 503
         assert http.post("/stop_profile", headers=ADMIN).status_code == 200
+
+
+def test_a_profile_has_its_first_steps_even_if_the_engine_answers_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = toy_engine()
+    answer = engine.running.trace
+
+    async def late(since: float) -> tuple[Trace, ...]:
+        await asyncio.sleep(0.2)  # much longer than the request takes
+        return await answer(since)
+
+    monkeypatch.setattr(engine.running, "trace", late)
+    with serve_engine(engine, admin_key=KEY) as served, served.client() as http:
+        assert http.post("/start_profile", headers=ADMIN).status_code == 200
+        complete(http, "early")
+        trace = http.post("/stop_profile", headers=ADMIN).json()
+    assert trace["otherData"]["steps"] == NUM_TOKENS
 
 
 def test_a_stopped_profile_does_not_end_a_longer_trace(http: httpx.Client) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.backends.tiny_checkpoints import TARGET, write_model
 from tests.core.processes.test_child import wait_until_gone
-from tests.test_worker_restarts import children_of
+from tests.test_worker_restarts import ranks_of
 from tokenmill import AsyncEngine, SamplingParams
 from tokenmill.backends.models.bridge.bridge import TransformersModels
 from tokenmill.core.errors import ConfigError, EngineStoppedError
@@ -95,12 +95,12 @@ def test_a_worker_process_computes_on_the_cpus_that_are_named_for_it(tmp_path: P
     cpu = max(os.sched_getaffinity(0))
     params = SamplingParams(temperature=0, max_tokens=2)
 
-    others = set(children_of(os.getpid()))  # of other tests in this process
+    others = set(ranks_of(os.getpid()))  # of other tests in this process
 
     async def read_affinities() -> list[set[int]]:
         async with AsyncEngine(model, device="cpu", cpu_bind=str(cpu)) as engine:
             assert [_ async for _ in engine.generate([1, 2, 3], params)]
-            [worker] = set(children_of(os.getpid())) - others
+            [worker] = set(ranks_of(os.getpid())) - others
             return affinities_of(worker)
 
     affinities = asyncio.run(read_affinities())
@@ -115,12 +115,12 @@ def test_ranks_that_wait_for_a_lost_one_are_ended(tmp_path: Path, fault: signal.
     model = str(write_model(tmp_path / "m", UNEVEN, 1))
     params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
 
-    others = set(children_of(os.getpid()))  # of other tests in this process
+    others = set(ranks_of(os.getpid()))  # of other tests in this process
 
     async def lose_a_rank() -> None:
         options = {"device": "cpu", "dtype": "bfloat16", "num_gpu_blocks_override": 64}
         async with AsyncEngine(model, tensor_parallel_size=2, **options) as engine:
-            ranks = [pid for pid in children_of(os.getpid()) if pid not in others]
+            ranks = [pid for pid in ranks_of(os.getpid()) if pid not in others]
             assert len(ranks) == 2
             outputs = engine.generate([1, 2, 3], params)
             await anext(outputs)

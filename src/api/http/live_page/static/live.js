@@ -31,7 +31,8 @@ function noteSteps(engines) {
     const newest = known.at(-1)?.step_id ?? -1;
     steps.set(engine, [...known, ...found.filter((step) => step.step_id > newest)].slice(-MAX_STEPS));
   }
-  if (engines.length === 1) lastStep = steps.get(engines[0].engine).at(-1)?.step_id ?? -1;
+  const ends = engines.map(({ engine }) => steps.get(engine).at(-1)?.step_id ?? -1);
+  lastStep = ends.length ? Math.min(...ends) : -1; // each engine counts its own steps
 }
 
 function allSteps() {
