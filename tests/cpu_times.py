@@ -1,7 +1,8 @@
-"""Tabulates where the first tier's CPU time goes: `python -m tests.cpu_times FILE > TABLE`.
+"""Tabulates where the CPU time of tests goes: `python -m tests.cpu_times FILE > TABLE`.
 
-FILE is what `make test ARGS="--cpu-times=FILE"` writes. One table by folder, one of the dearest
-tests. Kernels are built before the tests, and are not in it.
+FILE is what `make test ARGS="--cpu-times=FILE"` writes, or `make check` with the same flag. Tables
+by folder, of the dearest modules, and of the dearest tests. `make test` builds kernels before the
+tests: they are not in it.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.recording import describe_machine
 
-NUM_TESTS = 30
-"""Rows of the second table."""
+NUM_ROWS = 30
+"""Of the tables of modules and of tests."""
 HEADS = ("CPU s", "fixtures", "tests", "processes", "wall s")
 """In the process of the tests: fixtures and the tests themselves. Then other processes, of both.
 Last, the seconds that passed: on a quiet machine, those beyond the CPU seconds were waited."""
@@ -29,11 +30,13 @@ def main(path: Path) -> None:
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     tests = {row["test"]: costs_of(row) for row in rows}
     machine = ", ".join(f"{name} {value}" for name, value in describe_machine().items())
-    print("# Where the CPU seconds of `make test` go\n")
+    print("# Where the CPU seconds of tests go\n")
     print(f"{len(tests)} tests. {machine}.\n")
-    print_table("folder", by_folder(tests))
+    print_table("folder", with_total(sums_by(folder_of, tests)))
     print()
-    print_table("test", Counter(tests).most_common(NUM_TESTS))
+    print_table("module", sums_by(module_of, tests)[:NUM_ROWS])
+    print()
+    print_table("test", Counter(tests).most_common(NUM_ROWS))
 
 
 def costs_of(row: dict[str, Any]) -> Costs:
@@ -46,15 +49,29 @@ def costs_of(row: dict[str, Any]) -> Costs:
     return (fixtures + test + processes, fixtures, test, processes, wall)
 
 
-def by_folder(tests: dict[str, Costs]) -> list[tuple[str, Costs]]:
-    """The sums of folders below tests/, at most two deep; the dearest first."""
+def module_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def folder_of(test: str) -> str:
+    """The folder below tests/, at most two deep."""
+    return "/".join(test.partition("::")[0].split("/")[:-1][:3])
+
+
+def sums_by(
+    group_of: Callable[[str], str], tests: Mapping[str, Costs]
+) -> list[tuple[str, list[float]]]:
+    """The sums of groups of tests; the dearest first."""
     sums: dict[str, list[float]] = {}
     for name, costs in tests.items():
-        folder = "/".join(name.partition("::")[0].split("/")[:-1][:3])
-        found = sums.setdefault(folder, [0] * len(costs))
-        sums[folder] = [a + b for a, b in zip(found, costs, strict=True)]
-    total = [sum(column) for column in zip(*sums.values(), strict=True)]
-    return [*sorted(sums.items(), key=lambda one: -one[1][0]), ("all", total)]
+        found = sums.setdefault(group_of(name), [0] * len(costs))
+        sums[group_of(name)] = [a + b for a, b in zip(found, costs, strict=True)]
+    return sorted(sums.items(), key=lambda one: -one[1][0])
+
+
+def with_total(rows: list[tuple[str, list[float]]]) -> list[tuple[str, list[float]]]:
+    columns = zip(*(costs for _, costs in rows), strict=True)
+    return [*rows, ("all", [sum(column) for column in columns])]
 
 
 def print_table(head: str, rows: Iterable[tuple[str, Costs]]) -> None:
