@@ -7,13 +7,16 @@ import contextlib
 import json
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from tokenmill.api.http.connections import connection
+from tokenmill.core.contract.hookspecs import hookimpl
+from tokenmill.core.contract.policy import Arrival, RequestView
+from tokenmill.core.host.calling import preparing
 from tokenmill.core.plan import StepPlan, StepResult
 from tokenmill.core.requests.grammar import Grammar
 
@@ -114,6 +117,45 @@ def test_a_client_that_leaves_while_its_grammar_compiles_asks_for_nothing(stream
         with served.client() as http:
             assert http.post("/v1/completions", json={"prompt": "a"}).status_code == 200
         served.wait_idle()
+
+
+class SlowLookup:
+    """Asks another machine, which never answers, about prompts that contain "x"."""
+
+    def __init__(self) -> None:
+        self.num_waiting = 0
+        self.admitted: list[int] = []
+        """Lengths of the prompts."""
+
+    @hookimpl
+    def before_admit(self, arrival: Arrival) -> Awaitable[None] | None:
+        return self.look_up() if ord("x") in arrival.prompt_token_ids else None
+
+    async def look_up(self) -> None:
+        self.num_waiting += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.num_waiting -= 1
+
+    @hookimpl
+    def admit(self, request: RequestView) -> None:
+        self.admitted.append(request.num_prompt_tokens)
+
+
+@pytest.mark.parametrize(("prompt", "num_before"), [("xyz", 0), (["abcd", "xyz", "def"], 1)])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_while_a_plugin_looks_it_up_asks_for_nothing(
+    stream: bool, prompt: object, num_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "WAIT_SECONDS", 10 * PATIENCE)
+    lookup = SlowLookup()
+    with serve_engine(toy_engine(extra=[lookup], max_model_len=900)) as served:
+        with send(served, stream=stream, prompt=prompt, max_tokens=800):
+            served.wait_until(lambda load: lookup.num_waiting == 1)
+        served.wait_until(lambda load: lookup.num_waiting == 0)
+        served.wait_idle()
+    assert lookup.admitted == [4] * num_before
 
 
 def test_a_client_that_leaves_between_the_chunks_of_its_prompt_frees_their_blocks() -> None:

@@ -118,10 +118,10 @@ async def submit_all(
         for index, prompt in enumerate(prompts):
             shared = streams[0].request_id if streams else options.request_id
             own = options.with_changes(request_id=shared, prompt_index=index)
+            # It may wait: for the compilation of a grammar, for images, and for other machines that
+            # plugins ask in `before_admit`.
             submitting = engine.submit(prompt, params, own)
-            if params.grammar is not None:  # may wait until other grammars are compiled
-                submitting = unless_disconnected(request, submitting)
-            streams.append(await submitting)
+            streams.append(await unless_disconnected(request, submitting))
         if metered is not None:
             lengths = [len(stream.prompt_token_ids) for stream in streams]
             room = sum(_room(length, params, engine) for length in lengths)

@@ -93,9 +93,7 @@ class SteadyDecoding:
 
     def _report_plan(self, num_running: int) -> None:
         self.plugins.emit(
-            Planned(
-                step_id=self.planner.step_id, num_requests=num_running, num_tokens=num_running
-            )
+            Planned(step_id=self.planner.step_id, num_requests=num_running, num_tokens=num_running)
         )
 
     def _report_step(self, seconds: float, gaps: Sequence[float]) -> None:
