@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .cpu_times import by_folder, costs_of
+from .cpu_times import costs_of, folder_of, module_of, sums_by, with_total
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = """
@@ -102,7 +102,8 @@ def test_the_table_adds_up_folders_and_puts_the_dearest_first() -> None:
     ]
     costs = {row["test"]: costs_of(row) for row in rows}
     assert costs["tests/a/b/c/test_x.py::one"] == (15, 5, 2, 8, 17)
-    assert by_folder(costs) == [
+    assert sums_by(module_of, costs)[0] == ("tests/test_z.py", [20, 20, 0, 0, 20])
+    assert with_total(sums_by(folder_of, costs)) == [
         ("tests", [20, 20, 0, 0, 20]),
         ("tests/a/b", [17, 6, 3, 8, 19]),
         ("all", [37, 26, 3, 8, 39]),

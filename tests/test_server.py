@@ -97,9 +97,9 @@ def register(registry):
 
 
 IMPATIENT = """
-import {module}
+from tokenmill.api import stopping
 
-{module}.CLOSING_SECONDS = 0.5
+stopping.CLOSING_SECONDS = 0.5
 """
 """Code of a plugin that shortens a limit in its process: the test waits until the limit passed."""
 
@@ -120,8 +120,7 @@ def test_a_second_sigterm_ends_a_server_in_which_a_plugin_hangs(
 ) -> None:
     folder = tmp_path / "packages"
     folder.mkdir()
-    impatient = IMPATIENT.format(module="tokenmill.api.stopping")
-    Packages(folder, monkeypatch).install("hanging", HANGING + impatient)
+    Packages(folder, monkeypatch).install("hanging", HANGING + IMPATIENT)
     blocks = ("--no-engine-process", "--num-gpu-blocks-override", "300")
     flags = (*blocks, "--hook-watchdog-seconds", "0.5", *flags)
     with running_server(tmp_path, *flags, packages=folder) as server:
@@ -236,8 +235,7 @@ def test_a_second_sigterm_ends_a_server_whose_engine_process_hangs(
 ) -> None:
     folder = tmp_path / "packages"
     folder.mkdir()
-    impatient = IMPATIENT.format(module="tokenmill.core.supervised.client")
-    Packages(folder, monkeypatch).install("hanging", HANGING + impatient)
+    Packages(folder, monkeypatch).install("hanging", HANGING)
     flags = ("--num-gpu-blocks-override", "300", "--hook-watchdog-seconds", "0.5")
     flags += ("--stall-timeout", "600", "--scheduler", "hanging")
     with running_server(tmp_path, *flags, packages=folder) as server:

@@ -100,7 +100,7 @@ def test_a_signal_ends_the_server(number: int, act: str, packages: Packages) -> 
 
 def test_one_signal_ends_a_server_whose_event_loop_hangs(tmp_path: Path) -> None:
     flags = ("--no-engine-process", "--shutdown-timeout=0")
-    program = ("tests.api.toy_serve", *flags)
+    program = ("tests.check.impatient_toy_serve", *flags)
     with running_server(tmp_path, program=program) as server:
         body = {"prompt": "x", "user": "loop"}
         with pytest.raises(httpx.ReadTimeout):
