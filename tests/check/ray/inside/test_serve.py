@@ -184,7 +184,8 @@ def test_a_lost_replica_ends_its_streams_with_an_error_and_takes_no_other_reques
         answer = httpx.post(f"{URL}/v1/completions", json=body, timeout=PATIENCE)
         assert answer.status_code == 200, answer.text
     streams.join()
-    assert [end for _, end in streams.ends] == ["data: [DONE]"] * count
+    cut = [events for events in streams.ends if events[-1:] != ["data: [DONE]"]]
+    assert not cut, cut[:5]
     assert 0 < sum(LOST in event for event, _ in streams.ends) < count
     served.wait_for_replicas(lambda found: len(found) == 2)
 
