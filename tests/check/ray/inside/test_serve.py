@@ -104,9 +104,10 @@ class Streams:
         wait_for(lambda: self.num_begun == count)
 
     def _ask(self, number: int) -> None:
-        body = self._body | {"prompt": [number + 1] * 8}
+        body = self._body | {"prompt": [number % 100 + 1, number // 100 + 1] * 4}
         url, events = f"{URL}/v1/completions", list[str]()
         with httpx.stream("POST", url, json=body, timeout=PATIENCE) as answer:
+            assert answer.status_code == 200, answer.read()
             for line in answer.iter_lines():
                 if not events:
                     self.num_begun += 1
