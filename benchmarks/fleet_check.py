@@ -32,7 +32,7 @@ from rich.console import Console
 from tokenmill import SamplingParams
 from tokenmill.assembly import build_supervised_engine
 from tokenmill.backends.machine import places
-from tokenmill.backends.machine.threads import ThreadShare
+from tokenmill.backends.machine.threads import ThreadShare, divide_cores
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.contract.client import EngineClient
 from tokenmill.core.interfaces import no_progress
@@ -115,12 +115,11 @@ async def measure(args: argparse.Namespace, size: int) -> Means:
 
 def let_replicas_share_cores() -> None:
     """Allow more replicas than cores, which a server refuses. Each has one thread on any core."""
-    divide = places.divide_cores
 
     def divide_or_share(number: int) -> tuple[ThreadShare, ...]:
-        return divide(number) or (ThreadShare(cpus=(), num_threads=1),) * number
+        return divide_cores(number) or (ThreadShare(cpus=(), num_threads=1),) * number
 
-    places.divide_cores = divide_or_share
+    vars(places)["divide_cores"] = divide_or_share
 
 
 def simulate(args: argparse.Namespace, size: int, times: StepTimes) -> Means:
@@ -185,12 +184,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--replicas", type=int, nargs="+", default=[2, 3])
     parser.add_argument("--routers", nargs="+", default=["round-robin", "prefix-aware"])
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
-    parser.add_argument("--request-rate", type=float, default=1.0, help="requests per second")
+    parser.add_argument("--request-rate", type=float, default=1.5, help="requests per second")
     parser.add_argument("--duration", type=float, default=16.0, help="seconds of a round")
     parser.add_argument("--tenants", type=int, default=6)
     parser.add_argument("--prefix-len", type=int, default=512, help="tokens of a tenant's prefix")
     parser.add_argument("--input-len", type=int, default=32, help="further tokens of a prompt")
-    parser.add_argument("--output-len", type=int, default=16)
+    parser.add_argument("--output-len", type=int, default=8)
     parser.add_argument("--vocab-size", type=int, default=49152, help="token ids are below it")
     return parser.parse_args()
 

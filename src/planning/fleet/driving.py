@@ -52,12 +52,13 @@ class Driver:
         if (jump := replica.engine.jump(time)) is not None:
             replica.step = jump
             self._clock.at(jump.ends[-1], self._land, replica, jump)
-        elif not self._launch(replica, time):
-            if (turn := replica.engine.next_turn(time)) is not None:
-                self._turn_at(replica, max(time, turn))
+        elif (
+            not self._launch(replica, time) and (turn := replica.engine.next_turn(time)) is not None
+        ):
+            self._turn_at(replica, max(time, turn))
 
     def _launch(self, replica: Replica, begin: float) -> bool:
-        """Begin a step at a time that may have passed; False if there is none."""
+        """Begin a step at a time that may have passed; returns whether there was one."""
         step, updates = replica.engine.launch(begin)
         self._note(replica, updates)
         if step is None:
