@@ -10,23 +10,30 @@ import torch
 
 from ..machine.torch_threads import count_torch_threads
 
+PARTS_PER_THREAD = 4
+
 
 def divided(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
-    """Return `function(*tensors)`, which computes each index of the first dimension alone.
+    """Return `function(*tensors)`, which computes each index of the first dimension alone, and
+    keeps the shape of the first tensor.
 
     Beside native kernels torch has one thread (see SingleTorchThread), and attention and
-    activations would take half of the encoder's time. Then each thread of a pool computes a part.
+    activations would take half of the encoder's time. Then each thread of a pool computes parts.
+    They are small, so that not all of the result is in memory twice.
     """
     num_threads = min(count_torch_threads(), len(tensors[0]))
     if tensors[0].device.type != "cpu" or torch.get_num_threads() > 1 or num_threads == 1:
         return function(*tensors)
+    found = torch.empty(tensors[0].shape, dtype=tensors[0].dtype)
 
-    def compute(*parts: torch.Tensor) -> torch.Tensor:
+    def compute(target: torch.Tensor, *parts: torch.Tensor) -> None:
         with torch.inference_mode():  # each thread has a mode of its own
-            return function(*parts)
+            target.copy_(function(*parts))
 
-    parts = (one.tensor_split(num_threads) for one in tensors)
-    return torch.cat(list(_pool(num_threads).map(compute, *parts)))
+    num_parts = min(PARTS_PER_THREAD * num_threads, len(found))
+    parts = (one.tensor_split(num_parts) for one in (found, *tensors))
+    list(_pool(num_threads).map(compute, *parts))
+    return found
 
 
 @cache

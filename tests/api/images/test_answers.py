@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -30,6 +31,7 @@ from .calls import (
     token_ids,
 )
 from .conftest import KEYS
+from .test_tool_results import bodies
 
 
 def test_images_of_a_chat_may_stand_anywhere(http: httpx.Client, reference: ImageReference) -> None:
@@ -161,12 +163,21 @@ def test_the_official_client_sends_images(vision: Served, http: httpx.Client) ->
     assert answer.choices[0].message.content == expected["content"]
 
 
-def test_no_connection_is_opened(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_connection_is_opened(
+    http: httpx.Client, allowed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     http.get("/health")  # the client's own connection stays open
     tried: list[object] = []
     monkeypatch.setattr(socket.socket, "connect", lambda _, address: tried.append(address))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *address: tried.append(address))
-    assert len(token_ids(chat(http, image_part(ONE)))) == NUM_TOKENS
+    assert len(token_ids(chat(http, image_part(ONE, uuid="one")))) == NUM_TOKENS
+    named = {"type": "image_url", "image_url": None, "uuid": "one"}
+    assert len(token_ids(chat(http, named))) == NUM_TOKENS
+    (allowed / "one.png").write_bytes(png(ONE))
+    file = {"type": "image_url", "image_url": (allowed / "one.png").as_uri()}
+    assert len(token_ids(chat(http, file))) == NUM_TOKENS
+    for path, body, _ in bodies():
+        assert http.post(path, json=body).status_code == 200
     url = {"type": "image_url", "image_url": "http://127.0.0.1:9/a.png"}
     assert chat(http, url).status_code == 400
     assert not tried
