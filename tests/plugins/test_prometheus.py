@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tokenmill.core.contract.plugin_info import HookStats
 from tokenmill.core.errors import ConfigError
 from tokenmill.core.host.plugin_host import PluginHost
 from tokenmill.core.outputs import FinishReason
-from tokenmill.plugins.observers.prometheus import PrometheusMetrics
+from tokenmill.plugins.observers.prometheus import PrometheusMetrics, make_prometheus
 
 from .samples import context, finished_request, started, step_done
 
@@ -123,6 +124,11 @@ def test_the_prefix_is_the_engine_s(metrics: PrometheusMetrics) -> None:
     assert {name.split(":")[0] for name in scrape(own).families} == {"tokenmill"}
     with pytest.raises(ConfigError, match="--metrics-prefix may have letters"):
         PrometheusMetrics(context(metrics_prefix="my metrics "))
+
+
+def test_a_simulation_has_no_metrics() -> None:
+    assert make_prometheus(replace(context(), is_simulated=True)) is None
+    assert make_prometheus(context()) is not None
 
 
 def test_a_step_moves_counters_gauges_and_latencies(metrics: PrometheusMetrics) -> None:
