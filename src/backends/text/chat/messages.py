@@ -15,7 +15,7 @@ from .tool_calls import check_tool_calls
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """The roles of the OpenAI API, which every model accepts; a template may know more."""
 RESULT_ROLES = ("tool", "function")
-"""Those of results of tools."""
+"""The roles of results of tools."""
 NO_IMAGES = "the model's chat template shows no images"
 Content = str | list[dict[str, str]]
 """A text, or parts of the types "text" and "image"."""
