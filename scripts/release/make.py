@@ -8,7 +8,7 @@ make release [ARGS="--output FOLDER"]
 3. The sdist and the wheel of this machine are installed in new environments, where no compiler is
    found, and answer a chat. With qemu-x86_64 (Debian: qemu-user) the wheel also answers on a CPU
    without AVX-512. With qemu-aarch64, the kernels of the wheel for the other architecture pass
-   their self-test.
+   their self-test; with Debian's packages for it, too, that wheel answers on an emulated machine.
 4. NOTES.md has the changes of this version, and of each file the size, tag and SHA-256.
 
 A failure ends it, and names the step.
@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 
 from notes import write_notes
-from trying import try_kernels, try_package
+from trying import try_emulated, try_kernels, try_package
 
 ROOT = Path(__file__).parents[2]
 MACHINES = ("x86_64", "aarch64")
@@ -62,6 +62,7 @@ def main() -> None:
         for machine, wheel in wheels.items():
             if machine != platform.machine():
                 done(f"{wheel.name} {try_kernels(wheel, machine, Path(folder) / wheel.name)}")
+                try_emulated(wheel, machine, Path(folder) / machine, done)
     notes = write_notes(output / "NOTES.md", [sdist, *wheels.values()])
     done(f"wrote {notes}")
 

@@ -13,9 +13,11 @@ import tomllib
 import urllib.request
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from emulated import EmulatedMachine, missing_for
 
 ROOT = Path(__file__).parents[2]
 QUESTION = {
@@ -23,8 +25,11 @@ QUESTION = {
     "temperature": 0,
     "max_tokens": 12,
 }
+ANSWER = "The capital of Japan is Tokyo."
+"""The default model's. No other token is half as likely, so rounding does not change it."""
 NOT_BUILT = "cpu_kernels_not_built"
-START_SECONDS = 300
+START_SECONDS = 900
+"""Emulated, a server starts within two minutes; a busy machine needs more."""
 NO_AVX512 = "Haswell"
 """A CPU of qemu with AVX2 and without AVX-512."""
 
@@ -81,19 +86,47 @@ def try_kernels(wheel: Path, machine: str, folder: Path) -> str:
     return f"passes the self-tests of its kernels, emulated: {', '.join(names)}"
 
 
+def try_emulated(wheel: Path, machine: str, folder: Path, done: Callable[[str], None]) -> None:
+    """Let a wheel for another architecture answer QUESTION on an emulated machine.
+
+    It needs qemu-user and Debian's packages; says to `done` what it does, or what is missing.
+    Raises RuntimeError if the wheel does not answer.
+    """
+    missing = missing_for(machine)
+    if missing:
+        done(f"{wheel.name} does not answer, emulated: {', '.join(missing)} is missing")
+        return
+    emulator = f"qemu-{machine}"
+    emulated = EmulatedMachine(machine=machine, emulator=emulator, folder=folder)
+    emulated.install_python()
+    done(f"{machine}: Debian's Python runs, emulated")
+    emulated.install(wheel, *_wanted())
+    done(f"{machine}: torch, {wheel.name} and the default model are installed")
+    environment = _without_compiler(folder) | {"PYTHONPATH": str(emulated.packages)}
+    text, log = _ask(emulated.python, environment, "--no-engine-process")
+    if NOT_BUILT in log:
+        raise RuntimeError(f"{wheel.name} does not use its kernels:\n{log}")
+    done(f"{wheel.name} answers, emulated: {text}")
+
+
+def _wanted() -> tuple[str, str, str]:
+    """The torch, its index of CPU builds and the default model that the Makefile names."""
+    make = (ROOT / "Makefile").read_text(encoding="utf-8")
+    given = dict(line.split(" ?= ") for line in make.splitlines() if line.startswith("TORCH"))
+    model = next(line.split(" = ")[1] for line in make.splitlines() if "MODEL_PACKAGE =" in line)
+    return given["TORCH"], given["TORCH_INDEX"], model
+
+
 def _install(package: Path, folder: Path) -> Path:
     """A new environment with the package, torch for CPUs and the default model."""
     venv.create(folder, with_pip=True)
     python = folder / "bin/python"
-    make = (ROOT / "Makefile").read_text(encoding="utf-8")
-    given = dict(line.split(" ?= ") for line in make.splitlines() if line.startswith("TORCH"))
-    model = next(line.split(" = ")[1] for line in make.splitlines() if "MODEL_PACKAGE =" in line)
-    torch = [str(ROOT / "scripts/install_torch.py"), given["TORCH"], given["TORCH_INDEX"]]
+    torch, index, model = _wanted()
     pip = ["-m", "pip", "--disable-pip-version-check", "install", "-q"]
     # An sdist is built without isolation, so that no registry is asked twice.
     backend = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     for command in (
-        torch,
+        [str(ROOT / "scripts/install_torch.py"), torch, index],
         [*pip, *backend],
         [*pip, "--no-build-isolation", str(package)],
         [*pip, "--no-deps", model],
@@ -123,6 +156,8 @@ def _ask(python: list[str], environment: dict[str, str], *flags: str) -> tuple[s
         )
         with urllib.request.urlopen(request, timeout=START_SECONDS) as response:
             text = json.load(response)["choices"][0]["message"]["content"]
+        if text != ANSWER:
+            raise RuntimeError(f"the answer must be {ANSWER!r}, got {text!r}")
         return text, Path(log.name).read_text(encoding="utf-8")
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from ...core.errors import ConfigError
 from ..models.native.decoder import DecoderLayer
 from ..models.native.feed_forward import GatedNetwork
+from ..models.native.loader import NORMS
 from ..text.tokenizer import HFTokenizer
 from ..weights.config.architectures import BY_NAME
 from ..weights.config.model_config import DRAFT_HEAD, ModelConfig
@@ -198,8 +199,8 @@ def _weights(student: Student) -> Iterator[tuple[str, torch.Tensor]]:
 def _layer_weights(layer: DecoderLayer, config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:
     """A layer's weights by their Hugging Face names; fused matrices are split."""
     q_size, kv_size = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
-    yield "input_layernorm.weight", layer.input_norm.weight
-    yield "post_attention_layernorm.weight", layer.post_attention_norm.weight
+    for field, name in NORMS[config.features.norms].items():
+        yield f"{name}.weight", getattr(layer, field).weight
     if layer.qk_norm is not None:
         yield "self_attn.q_norm.weight", layer.qk_norm.weight[0]
         yield "self_attn.k_norm.weight", layer.qk_norm.weight[config.num_heads]

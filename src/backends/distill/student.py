@@ -79,8 +79,7 @@ class Student:
 
 
 def layer_tensors(layer: DecoderLayer) -> Iterator[torch.Tensor]:
-    yield layer.input_norm.weight
-    yield layer.post_attention_norm.weight
+    yield from (norm.weight for norm in layer.norms)
     if layer.qk_norm is not None:
         yield layer.qk_norm.weight
     for projection in layer.linears:
