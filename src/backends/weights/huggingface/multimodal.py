@@ -18,13 +18,14 @@ _PREFIXES = {
 }
 """Beginnings of the names of the text model's tensors, and their replacements. transformers writes
 the first; it and other programs have also written the second. The third is that of Idefics3."""
-_OTHERS = ("vision_tower.", "multi_modal_projector.", "vision_model.", "connector.")
+_OTHERS = ("vision_tower.", "multi_modal_projector.", "vision_model.", "connector.", "visual.")
 """Beginnings of the names of other tensors, in some files after `model.`."""
 
 
 TOWERS = (
     "Gemma3ForConditionalGeneration",
     "Idefics3ForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
     "SmolVLMForConditionalGeneration",
 )
 """transformers' class names of the models whose vision towers are computed here."""
@@ -51,6 +52,8 @@ def text_fields(config: Mapping[str, Any], source: str) -> tuple[Mapping[str, An
     if row is None:
         return config, source
     part = Fields(config, source).part("text_config")
+    if part is None and row.may_lack_text_config:
+        return {**config, "architectures": None, "model_type": row.model_type}, source
     if part is None:
         raise ConfigError(f"{source} lacks text_config, the sizes of the text model")
     fields = {**config["text_config"], "architectures": None}
