@@ -10,6 +10,7 @@ import torch
 from tokenmill.backends.linear.base import LinearBackend, LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.vision.reading import Vision, load_vision
+from tokenmill.backends.vision.siglip.tower import VisionTower
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
 
@@ -26,3 +27,9 @@ def load(
     return load_vision(
         open_checkpoint(path), config, dtype=dtype, device=spec.device, linear=linear(spec)
     )
+
+
+def siglip(vision: Vision | None) -> VisionTower:
+    """Its tower, which is of this kind."""
+    assert vision is not None and isinstance(vision.tower, VisionTower)
+    return vision.tower
