@@ -34,9 +34,11 @@ class ImageReference:
         self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image]
     ) -> torch.Tensor:
         """The rows of the first image."""
-        pixels = self.inputs(messages, images)["pixel_values"]
+        given = self.inputs(messages, images)
+        names = ("pixel_values", "image_grid_thw")
+        pixels = {name: given[name] for name in names if name in given}
         with torch.inference_mode():
-            found = self._model.model.get_image_features(pixels, return_dict=True)
+            found = self._model.model.get_image_features(**pixels, return_dict=True)
         rows: torch.Tensor = found.pooler_output[0]
         return rows
 

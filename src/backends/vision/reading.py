@@ -24,12 +24,14 @@ from .base import LargestImage, Tower, TowerPlan
 from .mmproj import find_mmproj, read_mmproj
 from .siglip.plan import read_siglip
 from .source import NoVision, VisionSource, image_fields, tower_tensor
+from .wrapped.plan import read_wrapped
 
 log = get_logger("model")
 
 PLANS: Mapping[str, Callable[[Mapping[str, Any], str], TowerPlan]] = {
     "gemma3": read_siglip,
     "idefics3": read_siglip,
+    "qwen2_5_vl": read_wrapped,
     "smolvlm": read_siglip,
 }
 """By model type, the function that reads a plan from the fields of VisionSource, and from the file

@@ -14,7 +14,7 @@ from ..weights.packed import StoredTensor
 
 _FILES = ("preprocessor_config.json", "processor_config.json")
 """Files about images beside config.json; later ones take precedence."""
-_PARTS = ("vision_model.", "connector.", "multi_modal_projector.")
+_PARTS = ("vision_model.", "connector.", "multi_modal_projector.", "visual.")
 """Beginnings of the names of the tower's tensors, in some files after `model.`."""
 _TOWER = "vision_tower."
 """The beginning in Gemma 3 and Mistral 3, in older files with `vision_model.` after it."""
