@@ -81,9 +81,7 @@ def _part(config: Mapping[str, Any], name: str | None) -> dict[str, Any]:
     return {key: value for key, value in part.items() if value is not None}
 
 
-def _integer(
-    given: Mapping[str, Any], name: str, default: Any, smallest: int, largest: int
-) -> int:
+def _integer(given: Mapping[str, Any], name: str, default: Any, smallest: int, largest: int) -> int:
     value = default if given.get(name) is None else given[name]
     if type(value) is not int or not smallest <= value <= largest:
         raise ConfigError(f"{name} must be from {smallest} to {largest}, got {value!r:.20}")

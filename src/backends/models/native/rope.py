@@ -34,9 +34,7 @@ class RotaryTable:
         if positions_t.dim() == 2:
             assert self.axis_c is not None, "only such models have three positions"
             positions_tc = positions_t[self.axis_c].T
-            cos_tc, sin_tc = (
-                one.gather(0, positions_tc) for one in (self.cos_pc, self.sin_pc)
-            )
+            cos_tc, sin_tc = (one.gather(0, positions_tc) for one in (self.cos_pc, self.sin_pc))
             return cos_tc.unsqueeze(1), sin_tc.unsqueeze(1)
         cos_tc = self.cos_pc.index_select(0, positions_t)
         sin_tc = self.sin_pc.index_select(0, positions_t)
