@@ -122,6 +122,10 @@ class ModelExecutor:
         progress(WARM_UP, 0.0)
         vision = _load_vision(checkpoint, config, parts) if reads_images else None
         check_model(parts, config, load_seconds=time.monotonic() - started)
+        if vision is not None and vision.is_wrapped:
+            from ..running.checking.image_check import check_images  # and transformers
+
+            check_images(parts, checkpoint, vision, config)
         sizes = _graph_sizes(parts, config)
         num_blocks = layout.num_blocks or _count_blocks(
             parts, config, layout, drafts, num_drafts, sizes, vision, before

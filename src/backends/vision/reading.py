@@ -24,7 +24,7 @@ from .base import LargestImage, Tower, TowerPlan
 from .mmproj import find_mmproj, read_mmproj
 from .siglip.plan import read_siglip
 from .source import NoVision, VisionSource, image_fields, tower_tensor
-from .wrapped.plan import read_wrapped
+from .wrapped.plan import WrappedPlan, read_wrapped
 
 log = get_logger("model")
 
@@ -47,6 +47,8 @@ class Vision:
     encoder_bytes: int
     """Estimated memory for one run of the tower, with all images that the device encodes at
     once."""
+    is_wrapped: bool = False
+    """Whether transformers computes the tower. Then the start compares a prompt with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,12 @@ def load_vision(
     tower = found.plan.load(files, dtype=dtype, device=device, linear=linear)
     files.release()
     log.info("vision_tower_loaded", weights_mib=tower.num_bytes >> 20)
-    return Vision(tower=tower, info=found.info, encoder_bytes=found.encoder_bytes(device))
+    return Vision(
+        tower=tower,
+        info=found.info,
+        encoder_bytes=found.encoder_bytes(device),
+        is_wrapped=isinstance(found.plan, WrappedPlan),
+    )
 
 
 def sees_ahead(checkpoint: Checkpoint, config: EngineConfig) -> bool:

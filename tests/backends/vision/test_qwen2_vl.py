@@ -62,7 +62,7 @@ def test_rows_and_pixels_are_those_of_transformers(folder: Path) -> None:
         inputs = reference.inputs(CHAT, [image])
         assert torch.equal(vision.tower.patches(pixels_of(vision, image)), inputs["pixel_values"])
         rows, expected = rows_of(vision, image), reference.rows(CHAT, [image])
-        torch.testing.assert_close(rows, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(rows, expected, rtol=0, atol=5e-5)
         assert rows.std(dim=0).min() > 0.01  # otherwise equal rows prove little
 
 
@@ -126,7 +126,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     r"visual.blocks.0.mlp.gate_proj.weight in .* has shape \[48, 32\], expected \[80, 32\]": {
         "intermediate_size": 80
     },
-    "lacks .*visual.blocks.3|visual.blocks.3.* missing|no tensor .*visual.blocks.3": {"depth": 4},
+    "lacks the tensor visual.blocks.3": {"depth": 4},
 }
 
 

@@ -44,6 +44,16 @@ class WrappedTower:
     def num_bytes(self) -> int:
         return sum(int(one.nbytes) for one in self._module.parameters())
 
+    @property
+    def unit(self) -> int:
+        """The sides of the square that becomes one row, in pixels."""
+        return self._config.unit
+
+    @property
+    def patch_size(self) -> int:
+        """The sides of a patch, in pixels."""
+        return self._config.patch_size
+
     def encode(self, pixels_nyxc: torch.Tensor) -> torch.Tensor:
         num_images, height, width, _ = pixels_nyxc.shape
         size = self._config.patch_size
