@@ -122,7 +122,7 @@ class ImageReader:
 
 
 def _fits(item: Pixels) -> bool:
-    """Whether an item has as many tokens as its grid."""
+    """Whether an item and its grid have the same number of tokens."""
     return not item.grid or (
         len(item.grid) == 3 and min(item.grid) > 0 and math.prod(item.grid) == item.num_tokens
     )

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ...core.plan import MediaPlace
+from ...core.requests.media import MediaPlace
 
 
 def rotary_positions(

@@ -21,7 +21,7 @@ class Tower(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where it computes, and where its rows are."""
+        """The device of its weights and rows."""
         ...
 
     @property

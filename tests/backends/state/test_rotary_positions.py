@@ -11,7 +11,7 @@ import transformers
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 
 from tokenmill.backends.state.rotary_positions import rotary_positions
-from tokenmill.core.plan import MediaPlace
+from tokenmill.core.requests.media import MediaPlace
 
 MERGE = 2
 

@@ -1,4 +1,4 @@
-"""Images for Qwen2.5-VL: each keeps its shape, and has as many tokens as its size needs."""
+"""Images for Qwen2.5-VL: each keeps its shape, which decides about the number of its tokens."""
 
 from __future__ import annotations
 

@@ -35,11 +35,12 @@ def resized(
 
 
 def most_tokens(*, unit: int, min_pixels: int, max_pixels: int) -> int:
-    """At least as many tokens, each of `unit` x `unit` pixels, as an image of any size has."""
+    """An upper bound of the number of tokens, each of `unit` x `unit` pixels, of an image of any
+    size."""
     shrunk = max_pixels // unit**2
     narrow = math.isqrt(MAX_RATIO * max_pixels) // unit + 1  # one row, which is not shrunk further
-    # Both sides of an enlarged image are rounded up. With a little more than one row less, it is as
-    # long as an image of so many rows can be.
+    # Both sides of an enlarged image are rounded up. Before that, the longest one with a number of
+    # rows has just more than one row less.
     side = math.sqrt(min_pixels) / unit
     grown = max(
         rows * math.ceil(side**2 / max(rows - 1, side / math.sqrt(MAX_RATIO)))

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from ....core.config import EngineConfig
 from ....core.errors import ConfigError
 from ....core.log import get_logger
-from ....core.plan import MediaPlace
+from ....core.requests.media import MediaPlace
 from ...models.native.decoder import Decoder
 from ...models.pipeline_parallel import StagedDecoder
 from ...state.rotary_positions import rotary_positions
@@ -34,7 +34,7 @@ log = get_logger("model")
 _BYTES = 512 << 20
 """The weights of the layers that are compared: all of a small model. One layer may have more."""
 _ROWS, _COLUMNS = 2, 3
-"""Of the image's tokens. Its rows and columns differ, so that they cannot be confused."""
+"""Rows and columns of the image's tokens. They differ, so that one cannot pass for the other."""
 _NUM_TEXT_TOKENS = 5
 """Before the image, and behind it."""
 

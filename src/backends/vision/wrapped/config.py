@@ -54,7 +54,7 @@ class WrappedConfig:
     spatial_merge_size: int
     """Squares of this many patches per side become one row."""
     temporal_patch_size: int
-    """Frames of a patch. A still image has as many equal ones."""
+    """Frames of a patch. A still image is repeated."""
     window_size: int
     """The sides of the windows in which most layers attend, in pixels."""
     out_hidden_size: int
