@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from tokenmill import LLM, SamplingParams
 from tokenmill.backends.running import image_model
 from tokenmill.backends.running.image_model import ImageStep
+from tokenmill.backends.state.input_batch import InputBatch
 from tokenmill.backends.state.request_state import RequestState
 from tokenmill.core.plan import Grant
 
@@ -66,6 +70,35 @@ def test_only_steps_with_images_have_other_positions(
         else:
             assert steps and not any(steps)
         steps.clear()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_text_has_the_same_numbers_with_three_equal_positions(
+    model: Model, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In native calls, to the last bit."""
+
+    def numbers() -> list[object]:
+        params = SamplingParams(
+            temperature=0, max_tokens=8, ignore_eos=True, logprobs=1, prompt_logprobs=1
+        )
+        with LLM(str(model.folder), dtype=dtype, max_model_len=480) as llm:
+            prompts = ["What is this?" * 9, "a", "An answer"]
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+        return [(one.prompt_logprobs, one.outputs[0].logprobs) for one in outputs]
+
+    plain = numbers()
+    steps: list[ImageStep] = []
+
+    def turned(self: object, batch: InputBatch, grants: Any, states: Any) -> ImageStep:
+        ordered = [(grants[index], states[index]) for index in batch.grant_order]
+        turns_3t = torch.from_numpy(image_model.find_turns(ordered))
+        steps.append(ImageStep(batch=replace(batch, rotary_3t=turns_3t), rows=()))
+        return steps[-1]
+
+    monkeypatch.setattr(image_model.ImageModel, "step", turned)
+    assert numbers() == plain
+    assert steps
 
 
 def test_a_user_who_spells_the_placeholder_gets_text(model: Model) -> None:

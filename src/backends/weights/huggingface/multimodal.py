@@ -31,6 +31,10 @@ TOWERS = (
 """transformers' class names of the models whose vision towers are computed here."""
 
 
+_IN_LATER_LAYERS = ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration")
+"""transformers' class names of models whose images are more than rows of the embedding."""
+
+
 def is_multimodal(config: Mapping[str, Any]) -> bool:
     """Whether a config.json describes a multimodal model whose text model can be used alone."""
     return _text_row(config) is not None
@@ -50,6 +54,12 @@ def text_fields(config: Mapping[str, Any], source: str) -> tuple[Mapping[str, An
     """
     row = _text_row(config)
     if row is None:
+        named = config.get("architectures")
+        if isinstance(named, list) and named and named[0] in _IN_LATER_LAYERS:
+            raise ConfigError(
+                f"{source} describes {named[0]}, which adds images to later layers, too: it is not "
+                "supported"
+            )
         return config, source
     part = Fields(config, source).part("text_config")
     if part is None and row.may_lack_text_config:

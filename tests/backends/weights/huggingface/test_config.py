@@ -492,6 +492,11 @@ def test_qwen2_5_vl_is_read_as_its_text_model_from_old_and_new_files() -> None:
         from_hf_config(flat | {"rope_scaling": wrong})
 
 
+def test_images_in_later_layers_are_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="Qwen3VLForConditionalGeneration, which adds images to"):
+        from_hf_config(LLAMA | {"architectures": ["Qwen3VLForConditionalGeneration"]})
+
+
 @pytest.mark.parametrize("name", BY_NAME)
 def test_an_absurd_value_of_any_field_is_refused_in_one_line_or_harmless(name: str) -> None:
     rope = {"rope_type": "yarn", "short_factor": [1.0], "long_factor": [1.0], "factor": 2.0}
