@@ -53,4 +53,6 @@ def test_a_chat_has_its_tokens_and_steps_tell_the_encoder_s_work(
 def test_50_chats_have_the_tokens_of_transformers(
     model: Model, division: str, setting: Setting
 ) -> None:
-    check_chats(model.folder, cases(model, 50), setting, **DIVISIONS[division])
+    check_chats(
+        model.folder, cases(model, 50), setting, model.starved_tokens, **DIVISIONS[division]
+    )
