@@ -47,6 +47,7 @@ EXAMPLES = {
     "LlamaForCausalLM": "Llama 2, 3, 3.1 and 3.2 (text), SmolLM2, TinyLlama",
     "MistralForCausalLM": "Mistral 7B, Mistral Nemo, Mistral Small 3 and 3.1",
     "Qwen2ForCausalLM": "Qwen2, Qwen2.5, QwQ",
+    "Qwen2_5_VLTextModel": "Qwen2.5-VL 3B, 7B, 32B, 72B",
     "Qwen3ForCausalLM": "Qwen3 0.6B to 32B",
     "Gemma2ForCausalLM": "Gemma 2",
     "Gemma3ForCausalLM": "Gemma 3: all sizes, from 270M to 27B",
@@ -113,10 +114,10 @@ LLAMA = "llama"
 
 NATIVE = """\
 These models, and others with the same `model_type`, run on CPUs and GPUs. They are read from
-Hugging Face directories with safetensors and from GGUF files, which may be split. SmolVLM, Idefics3
-and Gemma 3 also read [images](serving/images.md). Of other multimodal models, the text model is
-used and the image encoder is ignored: in directories of the classes under "remarks", and in
-directories with GGUF files (`mmproj*.gguf`).
+Hugging Face directories with safetensors and from GGUF files, which may be split. SmolVLM,
+Idefics3, Gemma 3 and Qwen2.5-VL also read [images](serving/images.md). Of other multimodal models,
+the text model is used and the image encoder is ignored: in directories of the classes under
+"remarks", and in directories with GGUF files (`mmproj*.gguf`).
 
 Models with longrope (Phi-3 and Phi-4-mini with 128k tokens) have two sets of rotary frequencies. By
 default the context is the original one, and tokens are those of transformers. With a larger
@@ -213,7 +214,7 @@ def _architectures() -> str:
         (
             EXAMPLES[row.name],
             f"`{row.model_type}`",
-            f"`{row.gguf or LLAMA}`",
+            "none" if row.rope_sections else f"`{row.gguf or LLAMA}`",
             _remarks(row),
         )
         for row in TABLE

@@ -22,6 +22,7 @@ from ..state.input_batch import InputBatch
 from ..state.kv_cache import KVCache
 from .attention import CPUAttention
 from .decoder_description import DecoderDescription, decoder_of
+from .decoder_turns import TurnedLayers
 from .native.library import Element, load_library
 from .native.structures import DecoderModelStruct, DecoderStepStruct, EmbeddingStruct
 from .regions import CallMarks
@@ -78,6 +79,7 @@ class DecoderCall:
         self._from_rows = DecoderModelStruct.from_buffer_copy(self._model.struct)
         """The same model without an embedding: it takes hidden states."""
         self._from_rows.embedding = EmbeddingStruct()
+        self._turned = TurnedLayers(decoder, self._model.struct)
         self._nanoseconds: ctypes.Array[ctypes.c_int64] | None = None
         self._marks = CallMarks(decoder.config)
         self.regions = StepRegions()
@@ -153,6 +155,9 @@ class DecoderCall:
     ) -> None:
         """Compute all layers on `hidden_te`, contiguous [t, e], and then `logits_rv`."""
         config, num_tokens = self._config, batch.token_ids_t.shape[0]
+        positions_t = batch.positions_t
+        if batch.rotary_3t is not None:
+            model, positions_t = self._turned.follow(model, batch.rotary_3t)
         num_sampled = 0 if logits_rv is None else logits_rv.shape[0]
         batches = batch.attention.by_group
         parts = [batches[group] for group in self._groups]
@@ -176,7 +181,7 @@ class DecoderCall:
         step = DecoderStepStruct(
             num_tokens=num_tokens,
             token_ids=batch.token_ids_t.data_ptr(),
-            positions=batch.positions_t.data_ptr(),
+            positions=positions_t.data_ptr(),
             slots=self._slots,
             plans=self._plans,
             kv_caches=self._caches,

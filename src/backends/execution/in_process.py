@@ -34,7 +34,7 @@ from ..models.native.feed_forward import ExpertLoad
 from ..models.pipeline_parallel import StagedDecoder
 from ..running.checking.model_check import check_model
 from ..running.graphs.graph_choice import capture_graphs, graph_bytes, graph_sizes
-from ..running.image_model import ImageModel, RowsModel
+from ..running.image_model import ImageModel, RowsModel, has_sections
 from ..running.layered_model import LayeredModel
 from ..running.parts.model_parts import Backends, ModelParts, choose_spec, load_parts
 from ..running.runner import ModelRunner
@@ -125,6 +125,10 @@ class ModelExecutor:
         progress(WARM_UP, 0.0)
         vision = _load_vision(checkpoint, config, parts) if reads_images else None
         check_model(parts, config, load_seconds=time.monotonic() - started)
+        if vision is not None and vision.is_wrapped:
+            from ..running.checking.image_check import check_images  # and transformers
+
+            check_images(parts, checkpoint, vision, config)
         sizes = _graph_sizes(parts, config)
         num_blocks = layout.num_blocks or _count_blocks(
             parts, config, layout, drafts, num_drafts, sizes, vision, before
@@ -259,7 +263,8 @@ def _image_model(
     call that runs the decoder; None: it runs layer by layer."""
     decoder = parts.decoder
     is_later_stage = not decoder.config.has_embedding
-    if vision is None and not (is_later_stage and parts.spec.sees_ahead):
+    changes_all = parts.spec.sees_ahead or has_sections(decoder.config)
+    if vision is None and not (is_later_stage and changes_all):
         return None
     assert isinstance(decoder, Decoder | StagedDecoder), "only its tower was loaded"
     runs = model or LayeredModel(decoder, parts.attention, cache)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -44,3 +46,16 @@ class SingleTorchThread:
             _holders -= 1
             if _holders == 0:
                 torch.set_num_threads(_before)
+
+
+@contextmanager
+def all_torch_threads() -> Iterator[None]:
+    """Give torch its threads for one long computation on the calling thread, which other modules
+    than the engine's make, although a SingleTorchThread may be held."""
+    torch.set_num_threads(count_torch_threads())
+    try:
+        yield
+    finally:
+        with _lock:
+            if _holders:
+                torch.set_num_threads(1)

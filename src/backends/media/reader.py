@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from ...core.contract.providers.media_processing import ProcessedImage
+from ...core.contract.providers.media_processing import Pixels, ProcessedImage
 from ...core.errors import InvalidRequestError, RequestFailedError
 from ...core.interfaces import Tokenizer
 from ...core.last_used import LastUsed
@@ -95,7 +96,7 @@ class ImageReader:
     def _made(self, digest: bytes, image: ProcessedImage) -> ReadImage:
         token_ids = self._tokenizer.encode(image.text, add_special_tokens=False, parse_special=True)
         starts = _starts(token_ids, self._placeholder, [one.num_tokens for one in image.items])
-        if starts is None:
+        if starts is None or not all(map(_fits, image.items)):
             log.error("wrong_media_places", plugin=self._plugin, text=image.text[:200])
             raise RequestFailedError(BUG)
         items = (
@@ -107,6 +108,7 @@ class ImageReader:
                 shape=one.shape,
                 pixels=one.data,
                 is_whole=one.is_whole,
+                grid=one.grid,
             )
             for number, (start, one) in enumerate(zip(starts, image.items, strict=True))
         )
@@ -117,6 +119,13 @@ class ImageReader:
         inputs = data, salt.encode(errors="surrogatepass")
         parts = (hashlib.sha256(one).digest() for one in inputs)
         return hashlib.sha256(b"".join((*parts, self._settings))).digest()
+
+
+def _fits(item: Pixels) -> bool:
+    """Whether an item and its grid have the same number of tokens."""
+    return not item.grid or (
+        len(item.grid) == 3 and min(item.grid) > 0 and math.prod(item.grid) == item.num_tokens
+    )
 
 
 def _starts(token_ids: list[int], placeholder: int, lengths: list[int]) -> list[int] | None:

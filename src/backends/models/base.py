@@ -87,6 +87,9 @@ class Model(Protocol):
 class TakesRows(Protocol):
     """A model that can begin with given hidden states. It reads images."""
 
+    @property
+    def config(self) -> ModelConfig: ...
+
     def embed(self, token_ids_t: torch.Tensor) -> torch.Tensor:
         """Return the hidden states [t, e] before the first layer, which the caller may change."""
         ...
@@ -94,7 +97,8 @@ class TakesRows(Protocol):
     def forward_from(
         self, hidden_te: torch.Tensor, positions_t: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
-        """As Model.forward, from the hidden states before the first layer."""
+        """As Model.forward, from the hidden states before the first layer. If the rotation has
+        sections, positions may be [3, t]; see RopeConfig.sections."""
         ...
 
 

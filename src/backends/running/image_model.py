@@ -1,5 +1,5 @@
-"""Steps with images: rows of the encoder stand in the places of tokens, and tokens of an image may
-see each other.
+"""Steps with images: rows of the encoder stand in the places of tokens, tokens of an image may see
+each other, and images may change the positions of tokens behind them.
 
 Shape suffixes: t tokens of the step, e hidden size, r sampled rows, v vocabulary.
 """
@@ -22,7 +22,9 @@ from ..models.base import TakesRows
 from ..sampling.ops import SamplingOps
 from ..state.input_batch import InputBatch
 from ..state.request_state import RequestState
+from ..state.rotary_positions import rotary_positions
 from ..vision.encoded_items import EncodedItems
+from ..weights.config.model_config import ModelConfig
 
 _new_event: Any = torch.cuda.Event  # torch gives it no types
 
@@ -32,7 +34,7 @@ class ImageStep:
     """A step with images."""
 
     batch: InputBatch
-    """With the last keys of its tokens."""
+    """With the last keys and the rotary positions of its tokens."""
     rows: Sequence[tuple[int, torch.Tensor]]
     """Stretches of rows, each with the index of its first token in the batch."""
 
@@ -64,6 +66,7 @@ class ImageModel:
         states."""
         self._decoder, self._items = decoder, items
         self.model = model
+        self._has_grids = has_sections(decoder.config)
         self._events: tuple[Any, Any] | None = None
         """CUDA events before and after the last `encode`."""
         self._seconds = 0.0
@@ -112,15 +115,15 @@ class ImageModel:
         ordered = [(grants[index], states[index]) for index in batch.grant_order]
         if not any(state.start.media for _, state in ordered):
             return None
-        rows = list(self._rows(ordered))
-        last_keys_t = find_last_keys(ordered)
-        if last_keys_t is None:
-            return ImageStep(batch=batch, rows=rows) if rows else None
-        device = batch.token_ids_t.device
-        keys_t = torch.from_numpy(last_keys_t).to(device, non_blocking=True)
-        return ImageStep(
-            batch=replace(batch, attention=_with_last_keys(batch.attention, keys_t)), rows=rows
-        )
+        rows, device = list(self._rows(ordered)), batch.token_ids_t.device
+        changed = batch
+        if (last_keys_t := find_last_keys(ordered)) is not None:
+            keys_t = torch.from_numpy(last_keys_t).to(device, non_blocking=True)
+            changed = replace(changed, attention=_with_last_keys(batch.attention, keys_t))
+        if self._has_grids:
+            turns_3t = torch.from_numpy(find_turns(ordered)).to(device, non_blocking=True)
+            changed = replace(changed, rotary_3t=turns_3t)
+        return ImageStep(batch=changed, rows=rows) if rows or changed is not batch else None
 
     def _rows(
         self, ordered: Sequence[tuple[Grant, RequestState]]
@@ -135,13 +138,13 @@ class ImageModel:
 
     def logits(self, step: ImageStep) -> torch.Tensor:
         """float32 [r, v] of the batch's sampled rows; see StepModel."""
-        if self._items is None:
+        if not step.rows:
             return self.model.logits(step.batch)
         return self.model.logits_from(self._embed(step), step.batch)
 
     def forward(self, step: ImageStep) -> None:
         """Compute a stage's part of the step; see StageModel."""
-        if self._items is None:
+        if not step.rows:
             self.model.forward(step.batch)
         else:
             self.model.forward_from(self._embed(step), step.batch)
@@ -151,6 +154,20 @@ class ImageModel:
         for first, stretch in step.rows:
             hidden_te[first : first + len(stretch)] = stretch
         return hidden_te
+
+
+def has_sections(config: ModelConfig) -> bool:
+    """Whether the place in an image turns tokens."""
+    return any(kind.rope is not None and kind.rope.sections for kind in config.layer_kinds)
+
+
+def find_turns(ordered: Sequence[tuple[Grant, RequestState]]) -> npt.NDArray[np.int64]:
+    """The rotary positions of all tokens of a step, int64 [3, t]; see rotary_positions."""
+    parts = [
+        rotary_positions(state.start.media, grant.start, grant.num_tokens)
+        for grant, state in ordered
+    ]
+    return np.concatenate(parts, axis=1)
 
 
 def find_last_keys(

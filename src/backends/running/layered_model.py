@@ -34,7 +34,7 @@ class LayeredModel:
         """See RowsModel. The decoder must be a TakesRows."""
         decoder = cast(TakesRows, self._decoder)
         attend = self._attend(self._attention.build_metadata(batch.attention))
-        return decoder.forward_from(hidden_te, batch.positions_t, attend)
+        return decoder.forward_from(hidden_te, _turns(batch), attend)
 
     def _logits(self, hidden_te: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         self._hidden_re = hidden_te.index_select(0, batch.sampled_rows_r)
@@ -43,7 +43,7 @@ class LayeredModel:
     def forward(self, batch: InputBatch) -> torch.Tensor:
         """Compute the hidden states [t, e] of all tokens."""
         metadata = self._attention.build_metadata(batch.attention)
-        return self.compute(batch.token_ids_t, batch.positions_t, metadata)
+        return self.compute(batch.token_ids_t, _turns(batch), metadata)
 
     def compute(
         self, token_ids_t: torch.Tensor, positions_t: torch.Tensor, metadata: Any
@@ -65,3 +65,8 @@ class LayeredModel:
 
     def hidden_states(self) -> torch.Tensor:
         return self._hidden_re
+
+
+def _turns(batch: InputBatch) -> torch.Tensor:
+    """The positions by which the model turns tokens."""
+    return batch.positions_t if batch.rotary_3t is None else batch.rotary_3t

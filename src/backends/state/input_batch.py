@@ -39,6 +39,9 @@ class InputBatch:
 
     token_ids_t: torch.Tensor
     positions_t: torch.Tensor
+    """The place of each token in its sequence."""
+    rotary_3t: torch.Tensor | None = None
+    """int64, by what the model turns each token: see rotary_positions. None: its position."""
     attention: AttentionBatch
     grant_order: Sequence[int]
     """For each sequence its index in plan.grants."""

@@ -11,7 +11,7 @@ import torch
 
 from ...core.plan import Grant, MediaWork, RequestStart
 from ...core.requests.media import MediaItem
-from .tower import VisionTower, images_at_once
+from .base import Tower
 
 
 class EncodedItems:
@@ -20,12 +20,12 @@ class EncodedItems:
     The engine's thread calls `take`, all others are the device thread's.
     """
 
-    def __init__(self, tower: VisionTower) -> None:
+    def __init__(self, tower: Tower) -> None:
         self._tower = tower
         self._pixels: dict[bytes, deque[MediaItem]] = {}
         """By digest, what was taken and not released."""
         self._lock = Lock()
-        self.device = tower.levels_vc.device
+        self.device = tower.device
         self._rows: dict[bytes, torch.Tensor] = {}
         """[rows, hidden size of the text model], by digest."""
 
@@ -54,7 +54,7 @@ class EncodedItems:
         """Encode what a plan says, after `forget`. Raises what the encoder raises."""
         with self._lock:
             items = [self._pixels[digest][-1] for digest in work.encode]
-        for batch in _batches(items, images_at_once(self.device)):
+        for batch in _batches(items, self._tower.images_at_once):
             self._encode(batch)
 
     def _encode(self, items: Sequence[MediaItem]) -> None:

@@ -19,7 +19,7 @@ from ..weights.gguf.checkpoint import GGUFCheckpoint
 from ..weights.gguf.file import GGUFFile, read_gguf_file
 from ..weights.gguf.tensors import GGUFTensors
 from ..weights.packed import StoredTensor
-from .config import GEMMA3
+from .siglip.config import GEMMA3
 from .source import NoVision, VisionSource
 
 IDEFICS3 = "idefics3"

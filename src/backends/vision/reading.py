@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,32 +15,41 @@ from ...core.interfaces import MediaInfo
 from ...core.log import get_logger
 from ..attention.base import AttentionBackend
 from ..linear.base import LinearBackend
-from ..media.gemma3.processor import Gemma3Processor
-from ..media.idefics3.processor import Idefics3Processor
 from ..weights.checkpoint import Checkpoint
 from ..weights.checkpoint_decorator import as_stored
 from ..weights.files.safetensors_files import SafetensorsFiles
 from ..weights.gguf.checkpoint import GGUFCheckpoint
 from ..weights.huggingface.checkpoint import SafetensorsCheckpoint
 from ..weights.huggingface.multimodal import has_known_tower, is_multimodal
-from .config import TowerConfig, image_fields, read_tower_config
-from .loading import load_tower, tower_tensor
+from .base import LargestImage, Tower, TowerPlan
 from .mmproj import find_mmproj, read_mmproj
-from .source import NoVision, VisionSource
-from .tower import VisionTower, images_at_once
+from .siglip.plan import read_siglip
+from .source import NoVision, VisionSource, image_fields, tower_tensor
+from .wrapped.plan import WrappedPlan, read_wrapped
 
 log = get_logger("model")
+
+PLANS: Mapping[str, Callable[[Mapping[str, Any], str], TowerPlan]] = {
+    "gemma3": read_siglip,
+    "idefics3": read_siglip,
+    "qwen2_5_vl": read_wrapped,
+    "smolvlm": read_siglip,
+}
+"""By model type, the function that reads a plan from the fields of VisionSource, and from the file
+that errors name. It raises ConfigError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vision:
     """The tower of a model, and what the engine must know about its images."""
 
-    tower: VisionTower
+    tower: Tower
     info: MediaInfo
     encoder_bytes: int
     """Estimated memory for one run of the tower, with all images that the device encodes at
     once."""
+    is_wrapped: bool = False
+    """Whether transformers computes the tower. Then the start compares a prompt with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +57,16 @@ class FoundVision:
     """A tower that is not loaded yet, and what the engine must know about its images."""
 
     source: VisionSource
-    sizes: TowerConfig
+    plan: TowerPlan
     info: MediaInfo
-    tile: int
-    """Sides of what one run of the tower encodes, in pixels."""
-    tokens_per_tile: int
-    encoder_bytes: int
-    """Estimated memory for one run of the tower, with one image."""
+    largest: LargestImage
+    dtype: torch.dtype
+
+    def encoder_bytes(self, device: torch.device) -> int:
+        """Estimate the memory for one run of the tower, with all images that the device encodes at
+        once."""
+        one = self.plan.run_bytes(*self.largest.run_shape, self.dtype.itemsize)
+        return one * self.plan.images_at_once(device)
 
 
 def load_vision(
@@ -65,7 +79,7 @@ def load_vision(
     attention: type[AttentionBackend] | None = None,
 ) -> Vision | None:
     """Load the vision tower. None: the model has none, or serves only text here; the log says why.
-    Stages of a model after the first one need none. `linear` and `attention`: see `load_tower`.
+    Stages of a model after the first one need none. `linear` and `attention`: see TowerPlan.load.
 
     Raises ConfigError for a damaged tower, or one that cannot be computed.
     """
@@ -79,13 +93,14 @@ def load_vision(
     if found is None:
         return None
     files = found.source.files
-    tower = load_tower(
-        files, found.sizes, dtype=dtype, device=device, linear=linear, attention=attention
-    )
+    tower = found.plan.load(files, dtype=dtype, device=device, linear=linear, attention=attention)
     files.release()
     log.info("vision_tower_loaded", weights_mib=tower.num_bytes >> 20)
     return Vision(
-        tower=tower, info=found.info, encoder_bytes=found.encoder_bytes * images_at_once(device)
+        tower=tower,
+        info=found.info,
+        encoder_bytes=found.encoder_bytes(device),
+        is_wrapped=isinstance(found.plan, WrappedPlan),
     )
 
 
@@ -111,8 +126,9 @@ def _find(checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dtype) -> F
     source = _find_source(as_stored(checkpoint), config)
     if source is None:
         return None
-    sizes = read_tower_config(source.fields, source.source)
-    return _describe(source, sizes, config, dtype)
+    kind = str(source.fields.get("model_type"))
+    plan = PLANS.get(kind, read_siglip)(source.fields, source.source)
+    return _describe(source, plan, config, dtype)
 
 
 def _find_source(stored: Checkpoint, config: EngineConfig) -> VisionSource | None:
@@ -157,31 +173,18 @@ def _check_settings(config: EngineConfig) -> None:
 
 
 def _describe(
-    source: VisionSource, sizes: TowerConfig, config: EngineConfig, dtype: torch.dtype
+    source: VisionSource, plan: TowerPlan, config: EngineConfig, dtype: torch.dtype
 ) -> FoundVision:
-    kwargs = config.mm_processor_kwargs or {}
+    kwargs, limit = config.mm_processor_kwargs or {}, config.image_limit
     assert not isinstance(kwargs, str), "EngineConfig has read it"
-    made = Gemma3Processor if sizes.pools else Idefics3Processor
-    processor, limit = made(source.fields, kwargs), config.image_limit
-    largest = processor.num_tokens(limit.width or _HUGE, limit.height or _HUGE)
-    bytes_per_token = sizes.text_hidden_size * dtype.itemsize
+    largest = plan.largest_image(source.fields, kwargs, limit.width, limit.height)
+    bytes_per_token = plan.text_hidden_size * dtype.itemsize
     info = MediaInfo(
         config=source.fields,
-        placeholder_token_id=sizes.image_token_id,
-        shown_token_id=sizes.shown_token_id,
+        placeholder_token_id=plan.image_token_id,
+        shown_token_id=plan.shown_token_id,
         bytes_per_token=bytes_per_token,
-        cache_bytes=limit.count * largest * bytes_per_token,
-        largest_span_tokens=processor.tokens_per_item if sizes.pools else 0,
+        cache_bytes=limit.count * largest.num_tokens * bytes_per_token,
+        largest_span_tokens=largest.span_tokens,
     )
-    return FoundVision(
-        source=source,
-        sizes=sizes,
-        info=info,
-        tile=processor.side,
-        tokens_per_tile=processor.tokens_per_item,
-        encoder_bytes=sizes.run_bytes(processor.side, dtype.itemsize),
-    )
-
-
-_HUGE = 1 << 14
-"""Pixels. A square of this size has the most tiles that the processor makes."""
+    return FoundVision(source=source, plan=plan, info=info, largest=largest, dtype=dtype)

@@ -1,4 +1,4 @@
-"""The files from which the vision part of a model is read."""
+"""The files from which the vision part of a model is read, and their names of its tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Any, Protocol
 
 import torch
 
+from ..weights.files.json_file import read_json
 from ..weights.packed import StoredTensor
+
+_FILES = ("preprocessor_config.json", "processor_config.json")
+"""Files about images beside config.json; later ones take precedence."""
+_PARTS = ("vision_model.", "connector.", "multi_modal_projector.", "visual.")
+"""Beginnings of the names of the tower's tensors, in some files after `model.`."""
+_TOWER = "vision_tower."
+"""The beginning in Gemma 3 and Mistral 3, in older files with `vision_model.` after it."""
 
 
 class NoVision(Exception):
@@ -43,3 +51,22 @@ class VisionSource:
     files: TowerFiles
     source: str
     """The file that errors name."""
+
+
+def image_fields(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a directory says about images: the fields of config.json, given here, and of the
+    files beside it. Raises ConfigError for a damaged file."""
+    found = dict(fields)
+    for name in _FILES:
+        if (path / name).exists():
+            found |= read_json(path / name)
+    nested = found.get("image_processor")
+    return found | nested if isinstance(nested, dict) else found
+
+
+def tower_tensor(name: str) -> str | None:
+    """The tower's name of a model's tensor; None: it is not part of it."""
+    bare = name.removeprefix("model.")
+    if bare.startswith(_TOWER):
+        return "vision_model." + bare.removeprefix(_TOWER).removeprefix("vision_model.")
+    return bare if bare.startswith(_PARTS) else None

@@ -334,6 +334,7 @@ def _place(item: MediaItem) -> MediaPlace:
         start=item.start,
         num_tokens=item.num_tokens,
         is_whole=item.is_whole,
+        grid=item.grid,
     )
 
 

@@ -16,8 +16,8 @@ class MediaItem:
     """One run of the encoder, and the tokens of the prompt that its result fills."""
 
     digest: bytes
-    """SHA-256 over everything that its embeddings and `is_whole` depend on, and the salt of the
-    request. Items with the same digest are encoded once."""
+    """SHA-256 over everything that its embeddings, `is_whole` and `grid` depend on, and the salt of
+    the request. Items with the same digest are encoded once."""
     start: int
     """Position of its first token in the prompt."""
     num_tokens: int
@@ -30,6 +30,8 @@ class MediaItem:
     """One byte per number, in the order of `shape`."""
     is_whole: bool = False
     """Whether its tokens are a span."""
+    grid: tuple[int, ...] = ()
+    """See MediaPlace."""
 
     @property
     def end(self) -> int:
@@ -46,6 +48,9 @@ class MediaPlace:
     num_tokens: int
     is_whole: bool = False
     """Whether its tokens are a span. Then each grant has all of them, or none."""
+    grid: tuple[int, ...] = ()
+    """[frames, rows, columns] of its tokens, for models in which the place in an image is part of a
+    token's position. Empty: positions count up, as in text."""
 
 
 def media_in(items: Sequence[MediaItem], start: int, end: int) -> bytes:

@@ -11,6 +11,7 @@ from tokenmill.backends.attention.base import AttentionBackend
 from tokenmill.backends.linear.base import LinearBackend, LinearSpec
 from tokenmill.backends.linear.torch import TorchLinear
 from tokenmill.backends.vision.reading import Vision, load_vision
+from tokenmill.backends.vision.siglip.tower import VisionTower
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
 
@@ -33,3 +34,9 @@ def load(
         linear=linear(spec),
         attention=attention,
     )
+
+
+def siglip(vision: Vision | None) -> VisionTower:
+    """Its tower, which is of this kind."""
+    assert vision is not None and isinstance(vision.tower, VisionTower)
+    return vision.tower

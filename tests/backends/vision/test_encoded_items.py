@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from tokenmill.backends.vision import encoded_items
 from tokenmill.backends.vision.encoded_items import EncodedItems
 from tokenmill.core.plan import MediaWork
 from tokenmill.core.requests.media import MediaItem
@@ -17,8 +16,10 @@ from tokenmill.core.requests.media import MediaItem
 class Tower:
     """Makes a row of the first numbers of an image, and notes how many images it gets."""
 
-    def __init__(self) -> None:
-        self.levels_vc = torch.empty(0)
+    device = torch.device("cpu")
+
+    def __init__(self, images_at_once: int) -> None:
+        self.images_at_once = images_at_once
         self.shapes: list[tuple[int, ...]] = []
 
     def encode(self, pixels_nyxc: torch.Tensor) -> torch.Tensor:
@@ -45,11 +46,8 @@ def item(number: int, side: int) -> MediaItem:
         (8, [(3, 2, 2, 3), (1, 4, 4, 3)]),
     ],
 )
-def test_items_of_one_shape_are_encoded_together(
-    monkeypatch: pytest.MonkeyPatch, most: int, shapes: list[tuple[int, ...]]
-) -> None:
-    monkeypatch.setattr(encoded_items, "images_at_once", lambda device: most)
-    tower: Any = Tower()
+def test_items_of_one_shape_are_encoded_together(most: int, shapes: list[tuple[int, ...]]) -> None:
+    tower: Any = Tower(most)
     encoded = EncodedItems(tower)
     items = [item(1, 2), item(2, 2), item(3, 2), item(4, 4)]
     encoded.take(items)

@@ -16,7 +16,7 @@ from tokenmill.backends.machine.torch_threads import SingleTorchThread
 from tokenmill.backends.vision.reading import Vision
 from tokenmill.core.errors import ConfigError
 
-from .loading import load
+from .loading import load, siglip
 from .tiny_models import CLASSES, MEAN, RESCALE, STD, TinyModel, picture, write_model
 
 
@@ -66,8 +66,7 @@ def test_images_differ_in_all_rows(smolvlm: TinyModel) -> None:
 
 
 def test_bytes_become_the_numbers_of_transformers_processor(smolvlm: TinyModel) -> None:
-    vision = load(smolvlm.path)
-    assert vision is not None
+    levels_vc = siglip(load(smolvlm.path)).levels_vc
     processor = Idefics3ImageProcessorPil(
         image_mean=MEAN, image_std=STD, rescale_factor=RESCALE, do_resize=False,
         do_image_splitting=False, max_image_size={"longest_edge": 16},
@@ -75,7 +74,7 @@ def test_bytes_become_the_numbers_of_transformers_processor(smolvlm: TinyModel) 
     bytes_yxc = np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, axis=2)
     images = processor(bytes_yxc, return_tensors="np")["pixel_values"]
     theirs_cv = images[0, 0].reshape(3, 256)
-    assert torch.equal(vision.tower.levels_vc.T, torch.from_numpy(theirs_cv))
+    assert torch.equal(levels_vc.T, torch.from_numpy(theirs_cv))
 
 
 def test_the_type_of_the_model_is_kept(smolvlm: TinyModel) -> None:
@@ -101,9 +100,7 @@ def test_settings_of_the_processor_count(smolvlm: TinyModel, tmp_path: Path) -> 
     copy_model(smolvlm, tmp_path)
     nested = {"image_processor": {"do_normalize": False, "rescale_factor": 0.5}}
     (tmp_path / "processor_config.json").write_text(json.dumps(nested))
-    vision = load(tmp_path)
-    assert vision is not None
-    assert torch.equal(vision.tower.levels_vc[:, 1], torch.arange(256) * 0.5)
+    assert torch.equal(siglip(load(tmp_path)).levels_vc[:, 1], torch.arange(256) * 0.5)
 
 
 def test_the_engine_learns_what_images_need(smolvlm: TinyModel) -> None:
@@ -117,12 +114,11 @@ def test_the_engine_learns_what_images_need(smolvlm: TinyModel) -> None:
 
 
 def test_the_weights_are_counted(smolvlm: TinyModel) -> None:
-    vision = load(smolvlm.path)
-    assert vision is not None
+    tower = siglip(load(smolvlm.path))
     stored = load_file(smolvlm.path / "model.safetensors")
     own = [t for name, t in stored.items() if "vision_model" in name or "connector" in name]
-    assert vision.tower.num_bytes == sum(tensor.nbytes for tensor in own)
-    assert vision.tower.config.num_parameters == sum(tensor.numel() for tensor in own)
+    assert tower.num_bytes == sum(tensor.nbytes for tensor in own)
+    assert tower.config.num_parameters == sum(tensor.numel() for tensor in own)
 
 
 def copy_model(model: TinyModel, target: Path, **fields: Any) -> None:

@@ -174,7 +174,8 @@ class Decoder:
     ) -> torch.Tensor:
         """Return the hidden states [t, e] after the last norm.
 
-        Positions are below `config.max_position_embeddings`. Both inputs are int32 or int64.
+        Positions are below `config.max_position_embeddings`. Both inputs are int32 or int64. If the
+        rotation has sections, positions may be [3, t]; see RopeConfig.sections.
         """
         return self.forward_from(self.embed(token_ids_t), positions_t, attend)
 

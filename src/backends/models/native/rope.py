@@ -22,9 +22,20 @@ class RotaryTable:
 
     cos_pc: torch.Tensor
     sin_pc: torch.Tensor
+    axis_c: torch.Tensor | None = None
+    """For each column the index of the position that turns it, int64; see RopeConfig.sections.
+    None: a token has one position."""
 
     def at(self, positions_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the cosines and sines of positions, [t, 1, c]: the same for every head."""
+        """Return the cosines and sines of positions, [t, 1, c]: the same for every head.
+
+        Positions may be [3, t], if the table has axes.
+        """
+        if positions_t.dim() == 2:
+            assert self.axis_c is not None, "only such models have three positions"
+            positions_tc = positions_t[self.axis_c].T
+            cos_tc, sin_tc = (one.gather(0, positions_tc) for one in (self.cos_pc, self.sin_pc))
+            return cos_tc.unsqueeze(1), sin_tc.unsqueeze(1)
         cos_tc = self.cos_pc.index_select(0, positions_t)
         sin_tc = self.sin_pc.index_select(0, positions_t)
         return cos_tc.unsqueeze(1), sin_tc.unsqueeze(1)
@@ -63,8 +74,13 @@ def build_rotary_table(
     frequencies_c = inverse_frequencies(rope, rotary_size, num_positions)
     angles_pc = torch.outer(positions_p, frequencies_c)
     scale = attention_factor(rope)
+    axis_c = None
+    if rope.sections:
+        axis_c = torch.arange(3).repeat_interleave(torch.tensor(rope.sections)).to(device)
     return RotaryTable(
-        (angles_pc.cos() * scale).to(device, dtype), (angles_pc.sin() * scale).to(device, dtype)
+        (angles_pc.cos() * scale).to(device, dtype),
+        (angles_pc.sin() * scale).to(device, dtype),
+        axis_c,
     )
 
 

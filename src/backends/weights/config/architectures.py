@@ -6,7 +6,7 @@ gguf/config.py reads the metadata of GGUF files. A row has the facts that these 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -87,6 +87,10 @@ class Architecture:
     """Every n-th layer has no rotation, unless config.json lists others."""
     partial_rotary: bool = False
     """The field `partial_rotary_factor` counts."""
+    rope_sections: Sequence[int] | None = None
+    """RopeConfig.sections, unless config.json states others. None: it states none."""
+    may_lack_text_config: bool = False
+    """config.json of a multimodal model may have the fields of the text model beside the others."""
     activation_field: str = "hidden_act"
     experts: ExpertsRow | None = None
     yarn_truncates: bool = True
@@ -139,6 +143,23 @@ TABLE = (
         defaults={"sliding_window": 4096},
         biases=Biases.QKV,
         window=Window.SWITCHED,
+    ),
+    Architecture(
+        name="Qwen2_5_VLTextModel",
+        model_type="qwen2_5_vl_text",
+        multimodal=("Qwen2_5_VLForConditionalGeneration",),
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 1e6,
+            "max_position_embeddings": 32768,
+            "sliding_window": 4096,
+            "max_window_layers": 80,
+            "vocab_size": 152064,
+        },
+        biases=Biases.QKV,
+        window=Window.SWITCHED,
+        rope_sections=(16, 24, 24),
+        may_lack_text_config=True,
     ),
     Architecture(
         name="Qwen3ForCausalLM",

@@ -101,6 +101,10 @@ class Fields:
             raise self._wrong(name, value, "an object")
         return Fields(value, f"{name} in {self.source}")
 
+    def replaced(self, values: Mapping[str, Any]) -> Fields:
+        """The same fields, with some other values."""
+        return Fields({**self._values, **values}, self.source)
+
     def _present(self, name: str, default: Any) -> Any:
         value = self._values.get(name)
         value = default if value is None else value

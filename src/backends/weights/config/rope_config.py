@@ -53,6 +53,10 @@ class RopeConfig:
     """longrope: divisor of each frequency for longer contexts."""
     frequency_divisors: tuple[float, ...] | None = None
     """Divisor of each frequency: GGUF files contain llama3's scaling in this form."""
+    sections: tuple[int, ...] = ()
+    """The numbers of frequencies that turn by a token's frame, by its row and by its column, in
+    this order; see MediaPlace.grid. Tokens of text have the same number for all three. Empty: a
+    token has one position."""
 
     def __post_init__(self) -> None:
         if self.theta <= 0 or not 0 < self.factor <= _MAX_FACTOR:
@@ -108,6 +112,15 @@ class RopeConfig:
                     f"rotary embeddings need {num_frequencies} numbers in {name}, "
                     f"got {len(divisors)}"
                 )
+        if self.sections and (
+            len(self.sections) != 3
+            or min(self.sections) < 0
+            or sum(self.sections) != num_frequencies
+        ):
+            raise ConfigError(
+                f"mrope_section needs 3 numbers whose sum is {num_frequencies}, got "
+                f"{list(self.sections)!s:.80}"
+            )
 
 
 def stretched_context(rope: RopeConfig, max_position_embeddings: int) -> int:

@@ -18,16 +18,21 @@ _PREFIXES = {
 }
 """Beginnings of the names of the text model's tensors, and their replacements. transformers writes
 the first; it and other programs have also written the second. The third is that of Idefics3."""
-_OTHERS = ("vision_tower.", "multi_modal_projector.", "vision_model.", "connector.")
+_OTHERS = ("vision_tower.", "multi_modal_projector.", "vision_model.", "connector.", "visual.")
 """Beginnings of the names of other tensors, in some files after `model.`."""
 
 
 TOWERS = (
     "Gemma3ForConditionalGeneration",
     "Idefics3ForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
     "SmolVLMForConditionalGeneration",
 )
 """transformers' class names of the models whose vision towers are computed here."""
+
+
+_IN_LATER_LAYERS = ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration")
+"""transformers' class names of models whose images are more than rows of the embedding."""
 
 
 def is_multimodal(config: Mapping[str, Any]) -> bool:
@@ -49,8 +54,16 @@ def text_fields(config: Mapping[str, Any], source: str) -> tuple[Mapping[str, An
     """
     row = _text_row(config)
     if row is None:
+        named = config.get("architectures")
+        if isinstance(named, list) and named and named[0] in _IN_LATER_LAYERS:
+            raise ConfigError(
+                f"{source} describes {named[0]}, which adds images to later layers, too: it is not "
+                "supported"
+            )
         return config, source
     part = Fields(config, source).part("text_config")
+    if part is None and row.may_lack_text_config:
+        return {**config, "architectures": None, "model_type": row.model_type}, source
     if part is None:
         raise ConfigError(f"{source} lacks text_config, the sizes of the text model")
     fields = {**config["text_config"], "architectures": None}

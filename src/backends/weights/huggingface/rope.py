@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ....core.errors import ConfigError
 from ....core.wording.suggest import did_you_mean
 from ..config.architectures import Architecture
@@ -26,6 +28,7 @@ _KEYS = {
     "truncate",
     "type",
 }
+_SECTIONS = "mrope_section"
 _SCALINGS = {
     "default": RopeScaling.NONE,
     "linear": RopeScaling.LINEAR,
@@ -100,7 +103,9 @@ def _rotary_factor(fields: Fields) -> float:
 
 
 def _read(fields: Fields, row: Architecture, rope: Fields, max_positions: int) -> RopeConfig:
-    _refuse_unknown(rope, _KEYS)
+    _refuse_unknown(rope, _KEYS if row.rope_sections is None else _KEYS | {_SECTIONS})
+    if row.rope_sections is not None and _kind(rope) == "mrope":
+        rope = rope.replaced({"type": None, "rope_type": "default"})
     scaling = _scaling(rope)
     if scaling is RopeScaling.YARN and rope.get("long_factor"):
         scaling = RopeScaling.LONGROPE  # old files of Phi-3 say "yarn", as transformers knows
@@ -123,11 +128,22 @@ def _read(fields: Fields, row: Architecture, rope: Fields, max_positions: int) -
         mscale_all_dim=rope.optional_number("mscale_all_dim"),
         short_factors=_factors(rope, scaling, "short_factor"),
         long_factors=_factors(rope, scaling, "long_factor"),
+        sections=_sections(rope, row),
     )
 
 
+def _sections(rope: Fields, row: Architecture) -> tuple[int, ...]:
+    if row.rope_sections is None or rope.get(_SECTIONS) is None:
+        return tuple(row.rope_sections or ())
+    return tuple(map(int, rope.numbers(_SECTIONS)))
+
+
+def _kind(rope: Fields) -> Any:
+    return rope.get("rope_type") or rope.get("type") or "default"
+
+
 def _scaling(rope: Fields) -> RopeScaling:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+    kind = _kind(rope)
     if kind not in tuple(_SCALINGS):
         raise ConfigError(
             f"{rope.source} has rope_type {kind!r:.80}, which is not supported; "

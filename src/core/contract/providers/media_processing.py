@@ -25,6 +25,9 @@ class Pixels:
     is_whole: bool = False
     """Whether its tokens see each other in the model's attention. One step computes them all then,
     and they are at most `MediaInfo.largest_span_tokens`."""
+    grid: tuple[int, ...] = ()
+    """[frames, rows, columns] of its tokens, in the order of their places, for models in which the
+    place in an image is part of a token's position. Empty: positions count up, as in text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ LLAMA: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "vocab_size": 100,
 }
+SECTIONS = {"type": "mrope", "mrope_section": [2, 3, 3]}
 QWEN2 = LLAMA | {"architectures": ["Qwen2ForCausalLM"]}
 EXTRA: dict[str, Any] = {
     "head_dim": 16,
@@ -472,10 +473,36 @@ def test_fields_that_change_the_computation_are_refused(base: str, field: str) -
         from_hf_config(globals()[base] | {field: True})
 
 
+def test_qwen2_5_vl_is_read_as_its_text_model_from_old_and_new_files() -> None:
+    named = {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "vision_config": {}}
+    text = {name: value for name, value in LLAMA.items() if name != "architectures"}
+    flat = named | text | {"model_type": "qwen2_5_vl", "rope_scaling": SECTIONS}
+    inner = text | {
+        "model_type": "qwen2_5_vl_text",
+        "rope_parameters": SECTIONS | {"type": None, "rope_type": "default"},
+    }
+    config = from_hf_config(named | {"model_type": "qwen2_5_vl", "text_config": inner})
+    assert from_hf_config(flat) == config
+    assert config.attention_bias and not config.attention_output_bias
+    assert [kind.rope.sections for kind in config.layer_kinds if kind.rope] == (
+        [(2, 3, 3)] * config.num_layers
+    )
+    wrong = SECTIONS | {"mrope_section": [2, 3, 4]}
+    with pytest.raises(ConfigError, match="mrope_section needs 3 numbers whose sum is 8, got"):
+        from_hf_config(flat | {"rope_scaling": wrong})
+
+
+def test_images_in_later_layers_are_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="Qwen3VLForConditionalGeneration, which adds images to"):
+        from_hf_config(LLAMA | {"architectures": ["Qwen3VLForConditionalGeneration"]})
+
+
 @pytest.mark.parametrize("name", BY_NAME)
 def test_an_absurd_value_of_any_field_is_refused_in_one_line_or_harmless(name: str) -> None:
     rope = {"rope_type": "yarn", "short_factor": [1.0], "long_factor": [1.0], "factor": 2.0}
     valid = LLAMA | EXTRA | {"architectures": [name], "model_type": BY_NAME[name].model_type}
+    if BY_NAME[name].rope_sections is not None:
+        valid, rope = valid | {"rope_scaling": SECTIONS}, rope | SECTIONS | {"rope_type": "yarn"}
     changes = [{field: value} for field in valid for value in ABSURD]
     changes += [{"rope_scaling": rope | {field: value}} for field in rope for value in ABSURD]
     refused = 0

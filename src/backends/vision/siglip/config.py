@@ -1,23 +1,20 @@
-"""The sizes of a vision tower, read from the files of a Hugging Face directory."""
+"""The sizes of a SigLIP tower, read from the files of a Hugging Face directory."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ...core.errors import ConfigError
-from ..linear.base import ACTIVATIONS
-from ..weights.config.fields import Fields
-from ..weights.files.json_file import read_json
-from .patch_attention import padded_head_size
+from ....core.errors import ConfigError
+from ...linear.base import ACTIVATIONS
+from ...weights.config.fields import Fields
+from ..patch_attention import padded_head_size
+from ..pixel_scale import INDEX_BYTES, PixelScale, read_pixel_scale
 
 GEMMA3 = "gemma3"
 """The model type of Gemma 3 with images."""
-_FILES = ("preprocessor_config.json", "processor_config.json")
-"""Files about images beside config.json; later ones take precedence."""
 _DEFAULTS = {
     "hidden_size": 1152,
     "intermediate_size": 3072,
@@ -30,8 +27,6 @@ _POOLING = {**_DEFAULTS, "hidden_size": 768, "num_attention_heads": 12, "patch_s
 """Both: transformers' values of sizes that config.json may lack, of Idefics3 and of Gemma 3."""
 _MAX_PATCHES = 1 << 16
 """Bounds the table of positions."""
-_INDEX_BYTES = 8
-"""Memory for a byte of the image, while it is looked up in the table of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +54,7 @@ class TowerConfig:
     """Stands in the places of rows."""
     shown_token_id: int | None
     """See MediaInfo."""
-    rescale_factor: float
-    """Bytes of pixels are multiplied by it; then `mean` is subtracted, and `std` divides."""
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    scale: PixelScale
 
     @property
     def projected_size(self) -> int:
@@ -78,26 +70,16 @@ class TowerConfig:
         ends += self.projected_size * self.text_hidden_size + e * self.pools
         return self.num_layers * layer + ends
 
-    def run_bytes(self, side: int, itemsize: int) -> int:
-        """Estimate the memory for encoding a square image, with numbers of `itemsize` bytes: where
-        pixels become patches, in attention, or in a feed-forward network."""
+    def run_bytes(self, height: int, width: int, itemsize: int) -> int:
+        """Estimate the memory for encoding an image, with numbers of `itemsize` bytes: where pixels
+        become patches, in attention, or in a feed-forward network."""
         e, i = self.hidden_size, self.intermediate_size
-        entry = 3 * side**2 * (_INDEX_BYTES + 2 * itemsize)
+        entry = 3 * height * width * (INDEX_BYTES + 2 * itemsize)
         padded = padded_head_size(e // self.num_heads) * self.num_heads
         attention = 8 * e if padded == e else 5 * e + 6 * padded
         widest = max(attention, 2 * e + 2 * i)
-        return max(entry, (side // self.patch_size) ** 2 * widest * itemsize)
-
-
-def image_fields(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a directory says about images: the fields of config.json, given here, and of the
-    files beside it. Raises ConfigError for a damaged file."""
-    found = dict(fields)
-    for name in _FILES:
-        if (path / name).exists():
-            found |= read_json(path / name)
-    nested = found.get("image_processor")
-    return found | nested if isinstance(nested, dict) else found
+        num_patches = (height // self.patch_size) * (width // self.patch_size)
+        return max(entry, num_patches * widest * itemsize)
 
 
 def read_tower_config(fields: Mapping[str, Any], source: str) -> TowerConfig:
@@ -141,11 +123,7 @@ def read_tower_config(fields: Mapping[str, Any], source: str) -> TowerConfig:
         text_hidden_size=text.integer("hidden_size"),
         image_token_id=image_token_id,
         shown_token_id=shown_token_id,
-        rescale_factor=(
-            whole.number("rescale_factor", 1 / 255) if whole.flag("do_rescale", True) else 1.0
-        ),
-        mean=_channels(whole, "image_mean", 0.5, 0.0),
-        std=_channels(whole, "image_std", 0.5, 1.0),
+        scale=read_pixel_scale(whole),
     )
 
 
@@ -159,15 +137,3 @@ def _pooled_side(fields: Fields, per_side: int) -> int:
             f"{num_rows} tokens (mm_tokens_per_image)"
         )
     return per_side // rows_per_side
-
-
-def _channels(fields: Fields, name: str, default: float, neutral: float) -> tuple[float, ...]:
-    """A number per channel."""
-    if not fields.flag("do_normalize", True):
-        return (neutral,) * 3
-    if fields.get(name) is None:
-        return (default,) * 3
-    numbers = fields.numbers(name)
-    if len(numbers) != 3:
-        raise ConfigError(f"{name} in {fields.source} must have 3 numbers, got {len(numbers)}")
-    return numbers

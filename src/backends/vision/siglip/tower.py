@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ..linear.base import ACTIVATIONS, Projection
+from ...linear.base import ACTIVATIONS, Projection
+from ..dividing import divided
+from ..patch_attention import PatchAttention
+from ..pixel_scale import patches_of
 from .config import TowerConfig
-from .dividing import divided
-from .patch_attention import PatchAttention
 
 
 def images_at_once(device: torch.device) -> int:
@@ -82,6 +83,16 @@ class VisionTower:
     """Weight of the norm of averaged squares, float32; with it, squares are averaged."""
 
     @property
+    def device(self) -> torch.device:
+        """See Tower."""
+        return self.levels_vc.device
+
+    @property
+    def images_at_once(self) -> int:
+        """See Tower."""
+        return images_at_once(self.device)
+
+    @property
     def num_bytes(self) -> int:
         """Memory of all weights, in bytes."""
         ends = self.patches.num_bytes + self.connector.num_bytes + self.norm.num_bytes
@@ -93,7 +104,7 @@ class VisionTower:
         """Return the rows [n, r, t] of images, uint8. Their sides are multiples of a patch's."""
         num_images = len(pixels_nyxc)
         activate = ACTIVATIONS[self.config.activation]
-        hidden_pe = self.patches(self._patches(pixels_nyxc))
+        hidden_pe = self.patches(patches_of(pixels_nyxc, self.levels_vc, self.config.patch_size))
         hidden_pe = hidden_pe + self._positions(pixels_nyxc)
         for layer in self.layers:
             hidden_pe = hidden_pe + self._attend(layer, layer.attention_norm(hidden_pe), num_images)
@@ -106,17 +117,6 @@ class VisionTower:
             joined = self._squares(hidden_pe, num_images)
         rows = self.connector(joined)
         return rows.view(num_images, -1, rows.shape[1])
-
-    def _patches(self, pixels_nyxc: torch.Tensor) -> torch.Tensor:
-        """The normalized numbers of each patch, as the weights of a convolution order them."""
-        _, height, width, _ = pixels_nyxc.shape
-        device = self.levels_vc.device
-        channels_c = torch.arange(3, device=device)
-        # Bytes are copied, and become indices there: eight times as large.
-        numbers_nyxc = self.levels_vc[pixels_nyxc.to(device).long(), channels_c]
-        size = self.config.patch_size
-        grid = numbers_nyxc.view(-1, height // size, size, width // size, size, 3)
-        return grid.permute(0, 1, 3, 5, 2, 4).reshape(-1, 3 * size * size)
 
     def _positions(self, pixels_nyxc: torch.Tensor) -> torch.Tensor:
         """The embeddings of the patches' positions. An image with fewer patches per side than the

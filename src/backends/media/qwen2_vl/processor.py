@@ -1,0 +1,80 @@
+"""Images for Qwen2.5-VL: each keeps its shape, which decides about the number of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ....core.contract.providers.media_processing import MediaSample, Pixels, ProcessedImage
+from .settings import MODEL_TYPES, read_settings
+from .sizes import most_tokens, resized
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Qwen2VLProcessor:
+    """Makes the same pixels and text as transformers' Qwen2VLImageProcessor.
+
+    A still image is a film of two equal frames there. The encoder repeats it, so it is kept once.
+    """
+
+    name = "qwen2_vl"
+    media_sample = MediaSample(
+        config={"model_type": "qwen2_5_vl", "max_pixels": 28 * 28 * 16},
+        placeholder="<|image_pad|>",
+    )
+
+    @classmethod
+    def reasons_against(cls, config: Mapping[str, Any]) -> list[str]:
+        """See MediaProcessor."""
+        model_type = config.get("model_type")
+        if model_type not in MODEL_TYPES:
+            return [f"models of type {model_type!r:.50} process images in another way"]
+        return []
+
+    def __init__(self, config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:
+        """See MediaProcessor."""
+        self._settings = read_settings(config, kwargs)
+
+    @property
+    def unit(self) -> int:
+        """The sides of the square that becomes one token, in pixels."""
+        return self._settings.unit
+
+    @property
+    def most_tokens(self) -> int:
+        """No image has more tokens."""
+        settings = self._settings
+        return most_tokens(
+            unit=settings.unit, min_pixels=settings.min_pixels, max_pixels=settings.max_pixels
+        )
+
+    def num_tokens(self, width: int, height: int) -> int:
+        """See MediaProcessor."""
+        new_width, new_height = self._resized(width, height)
+        return new_width * new_height // self.unit**2
+
+    def process(self, image: Image) -> ProcessedImage:
+        """See MediaProcessor."""
+        settings = self._settings
+        width, height = self._resized(image.width, image.height)
+        rows, columns = height // self.unit, width // self.unit
+        pixels = Pixels(
+            shape=(height, width, 3),
+            data=image.resize((width, height), resample=settings.resample).tobytes(),
+            num_tokens=rows * columns,
+            cost=settings.cost.of(rows * columns),
+            grid=(1, rows, columns),
+        )
+        return ProcessedImage(text=settings.image_token * (rows * columns), items=(pixels,))
+
+    def _resized(self, width: int, height: int) -> tuple[int, int]:
+        settings = self._settings
+        return resized(
+            width,
+            height,
+            unit=settings.unit,
+            min_pixels=settings.min_pixels,
+            max_pixels=settings.max_pixels,
+        )

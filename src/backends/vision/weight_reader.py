@@ -1,0 +1,67 @@
+"""Takes the tensors of a vision tower in the form in which it computes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...core.errors import ConfigError
+from ..linear.base import LinearBackend, LinearSpec, Projection
+from ..linear.choice import packed_bytes
+from .source import TowerFiles
+
+_FLOAT32 = 4
+"""Bytes of a number of a bias that a native backend keeps."""
+
+
+class WeightReader:
+    """Reads tensors, and makes products of them."""
+
+    def __init__(
+        self,
+        files: TowerFiles,
+        dtype: torch.dtype,
+        device: torch.device,
+        linear: LinearBackend,
+    ) -> None:
+        self._files, self._dtype, self._device, self._linear = files, dtype, device, linear
+
+    def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """A tensor; one with more dimensions, as of a convolution, is flattened. Raises ConfigError
+        when it is missing or has the wrong shape."""
+        stored = self._files.stored(name)
+        if (
+            len(stored.shape) < len(shape)
+            or torch.Size(shape).numel() != torch.Size(stored.shape).numel()
+        ):
+            raise ConfigError(
+                f"{name} in {self._files.path} has shape {list(stored.shape)}, expected "
+                f"{list(shape)}"
+            )
+        found = self._files.tensor(name).reshape(shape)
+        return found.to(device=self._device, dtype=self._dtype, copy=True)
+
+    def linear(
+        self, names: Sequence[str], out_size: int, in_size: int, *, has_bias: bool
+    ) -> Projection:
+        """The products of one input with several matrices, as one. Raises ConfigError as `take`."""
+        weights = [self.take(f"{name}.weight", (out_size, in_size)) for name in names]
+        if not has_bias:
+            return self._linear.linear(weights, None)
+        biases = [self.take(f"{name}.bias", (out_size,)) for name in names]
+        return self._linear.linear(weights, torch.cat(biases))
+
+    def product(self, weight: torch.Tensor) -> Projection:
+        """The product with a matrix, without a bias."""
+        return self._linear.linear([weight], None)
+
+
+def product_bytes(
+    linear: type[LinearBackend], spec: LinearSpec, rows: int, inputs: int, *, has_bias: bool
+) -> int:
+    """The memory of the product with a matrix of [rows, inputs]."""
+    packed = packed_bytes(linear, spec, spec.dtype, rows, inputs)
+    is_native = packed is not None  # such backends keep biases in float32
+    size = rows * inputs * spec.dtype.itemsize if packed is None else packed
+    return size + has_bias * rows * (_FLOAT32 if is_native else spec.dtype.itemsize)
