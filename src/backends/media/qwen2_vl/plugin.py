@@ -23,4 +23,4 @@ def make_qwen2_vl() -> type[Qwen2VLProcessor]:
 
 @hookimpl
 def register(registry: Registry) -> None:
-    registry.offer(kinds.MEDIA_PROCESSOR, "qwen2_vl", make_qwen2_vl)
+    registry.offer(kinds.MEDIA_PROCESSOR, "qwen2-vl", make_qwen2_vl)

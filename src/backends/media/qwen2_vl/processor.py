@@ -19,7 +19,7 @@ class Qwen2VLProcessor:
     A still image is a film of two equal frames there. The encoder repeats it, so it is kept once.
     """
 
-    name = "qwen2_vl"
+    name = "qwen2-vl"
     media_sample = MediaSample(
         config={"model_type": "qwen2_5_vl", "max_pixels": 28 * 28 * 16},
         placeholder="<|image_pad|>",
