@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from PIL import Image
 
+_OF_IMAGES = ("pixel_values", "image_sizes")
+"""The encoder's inputs, where the processor makes them."""
+
 
 class ImageReference:
     """A model of transformers with its processor, in float32."""
@@ -34,9 +37,10 @@ class ImageReference:
         self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image]
     ) -> torch.Tensor:
         """The rows of the first image."""
-        pixels = self.inputs(messages, images)["pixel_values"]
+        inputs = self.inputs(messages, images)
+        given = {name: inputs[name] for name in _OF_IMAGES if name in inputs}
         with torch.inference_mode():
-            found = self._model.model.get_image_features(pixels, return_dict=True)
+            found = self._model.model.get_image_features(**given, return_dict=True)
         rows: torch.Tensor = found.pooler_output[0]
         return rows
 

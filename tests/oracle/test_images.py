@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,12 +14,14 @@ from PIL import Image
 
 from tokenmill import LLM, SamplingParams
 
+from . import tiny_mistral3, tiny_smolvlm
+from .image_reference import ImageReference
 from .settings import Setting, few_settings, full_product
-from .tiny_smolvlm import make_reference, picture, write_model
+from .tiny_smolvlm import picture
 
 NUM_TOKENS = 24
-SIZES = ((9, 9), (200, 40), (40, 200), (64, 64), (150, 100), (1, 30))
-"""Width and height. They become 5 to 17 tiles."""
+SIZES = ((9, 20), (200, 40), (40, 200), (64, 64), (150, 100), (1, 30))
+"""Width and height. In SmolVLM they become 5 to 17 tiles; in Mistral 3, 1 to 6 lines."""
 MAX_IMAGES = 3
 STARVED_TOKENS = 480
 """Room in the KV cache for one or two of the longest chats."""
@@ -48,15 +50,52 @@ class Case:
         return [m | {"content": list(map(filled, m["content"]))} for m in self.messages]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("smolvlm"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of models without spans."""
+
+    write_model: Callable[[Path], Path]
+    make_reference: Callable[[Path], ImageReference]
+    narrow: dict[str, int]
+    """The size of images with fewer tokens than those of SIZES."""
+
+
+KINDS = {
+    "smolvlm": Kind(
+        write_model=tiny_smolvlm.write_model,
+        make_reference=tiny_smolvlm.make_reference,
+        narrow={"width": 4000, "height": 1},  # 5 tiles
+    ),
+    "mistral3": Kind(
+        write_model=tiny_mistral3.write_model,
+        make_reference=tiny_mistral3.make_reference,
+        narrow={"width": 64, "height": 48},  # 3 lines of 4 tokens
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of one of KINDS in a folder."""
+
+    folder: Path
+    kind: str
+
+    @property
+    def reference(self) -> ImageReference:
+        return KINDS[self.kind].make_reference(self.folder)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    kind: str = request.param
+    return Model(KINDS[kind].write_model(tmp_path_factory.mktemp(kind)), kind)
 
 
 @cache
-def cases(folder: Path, number: int) -> list[Case]:
+def cases(model: Model, number: int) -> list[Case]:
     """Chats with 0 to 3 images, at any place, of one to three turns. Some share a beginning."""
-    rng, reference = random.Random(0), make_reference(folder)
+    rng, reference = random.Random(0), model.reference
     pictures = [picture(seed, *SIZES[seed % len(SIZES)]) for seed in range(8)]
     return [
         make_case(rng, reference, pictures, index % (MAX_IMAGES + 1)) for index in range(number)
@@ -125,32 +164,32 @@ def check_chats(
 
 
 @pytest.mark.parametrize("setting", QUICK, ids=str)
-def test_a_few_chats_have_the_tokens_of_transformers(folder: Path, setting: Setting) -> None:
-    check_chats(folder, cases(folder, 12), setting)
+def test_a_few_chats_have_the_tokens_of_transformers(model: Model, setting: Setting) -> None:
+    check_chats(model.folder, cases(model, 12), setting)
 
 
-def test_drafts_change_no_token(folder: Path) -> None:
-    check_chats(folder, cases(folder, 12)[:6], QUICK[0], speculative_method="ngram")
+def test_drafts_change_no_token(model: Model) -> None:
+    check_chats(model.folder, cases(model, 12)[:6], QUICK[0], speculative_method="ngram")
 
 
-def test_an_encoder_cache_for_fewer_tiles_than_a_prompt_has_changes_no_token(
-    folder: Path,
+def test_an_encoder_cache_for_fewer_tokens_than_a_prompt_has_changes_no_token(
+    model: Model,
 ) -> None:
-    """The sizes that the limit promises need 15 tiles, and the largest prompts have 51."""
-    limit = {"image": {"count": MAX_IMAGES, "width": 4000, "height": 1}}
-    check_chats(folder, cases(folder, 12)[2:8], QUICK[0], limit_mm_per_prompt=limit)
+    """The sizes that the limit promises need a third of the largest prompts' tokens."""
+    limit = {"image": {"count": MAX_IMAGES, **KINDS[model.kind].narrow}}
+    check_chats(model.folder, cases(model, 12)[2:8], QUICK[0], limit_mm_per_prompt=limit)
 
 
 @pytest.mark.check
 @pytest.mark.parametrize("size", ["data", "tensor", "pipeline"])
-def test_several_processes_change_no_token(folder: Path, size: str) -> None:
+def test_several_processes_change_no_token(model: Model, size: str) -> None:
     options = {f"{size}_parallel_size": 2}
-    check_chats(folder, cases(folder, 12), Setting(scheduler="chunked"), **options)
+    check_chats(model.folder, cases(model, 12), Setting(scheduler="chunked"), **options)
 
 
-def test_images_change_the_answer(folder: Path) -> None:
+def test_images_change_the_answer(model: Model) -> None:
     """Otherwise the other tests prove nothing about images."""
-    reference = make_reference(folder)
+    reference = model.reference
     chat = [{"role": "user", "content": [{"type": "image"}]}]
     answers = {
         tuple(reference.answer(chat, [picture(seed, 64, 64)], NUM_TOKENS)[1]) for seed in range(3)
@@ -160,5 +199,5 @@ def test_images_change_the_answer(folder: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("setting", ALL, ids=str)
-def test_50_chats_have_the_tokens_of_transformers(folder: Path, setting: Setting) -> None:
-    check_chats(folder, cases(folder, 50), setting)
+def test_50_chats_have_the_tokens_of_transformers(model: Model, setting: Setting) -> None:
+    check_chats(model.folder, cases(model, 50), setting)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +9,10 @@ import pytest
 from tokenmill.plugin import StepDone, hookimpl
 
 from .settings import Setting
-from .test_images import QUICK, cases, check_chats, folder
+from .test_images import QUICK, Model, cases, check_chats, model
 from .tiny_smolvlm import TOKENS_PER_TILE
 
-__all__ = ["folder"]  # pytest finds the fixture by this name
+__all__ = ["model"]  # pytest finds the fixture by this name
 DIVISIONS: dict[str, dict[str, Any]] = {
     "one-worker": {"distributed_executor_backend": "multiprocess"},
     "tensor-parallel": {"tensor_parallel_size": 2},
@@ -34,12 +33,13 @@ class Watch:
         self.steps.append(event)
 
 
+@pytest.mark.parametrize("model", ["smolvlm"], indirect=True)
 @pytest.mark.parametrize("division", ["tensor-parallel", "pipeline-parallel"])
 def test_a_chat_has_its_tokens_and_steps_tell_the_encoder_s_work(
-    folder: Path, division: str
+    model: Model, division: str
 ) -> None:
     watch = Watch()
-    check_chats(folder, cases(folder, 2)[1:], CHUNKS, plugins=[watch], **DIVISIONS[division])
+    check_chats(model.folder, cases(model, 2)[1:], CHUNKS, plugins=[watch], **DIVISIONS[division])
     num_encoded = sum(step.mm_cache_queries - step.mm_cache_hits for step in watch.steps)
     num_tokens = sum(step.num_encoded_tokens for step in watch.steps)
     assert num_tokens == TOKENS_PER_TILE * num_encoded > 0
@@ -51,6 +51,6 @@ def test_a_chat_has_its_tokens_and_steps_tell_the_encoder_s_work(
 @pytest.mark.parametrize("setting", QUICK, ids=str)
 @pytest.mark.parametrize("division", DIVISIONS)
 def test_50_chats_have_the_tokens_of_transformers(
-    folder: Path, division: str, setting: Setting
+    model: Model, division: str, setting: Setting
 ) -> None:
-    check_chats(folder, cases(folder, 50), setting, **DIVISIONS[division])
+    check_chats(model.folder, cases(model, 50), setting, **DIVISIONS[division])

@@ -28,11 +28,12 @@ def cost_of_square(vision: Mapping[str, Any], text: Mapping[str, Any], side: int
         + vision["num_hidden_layers"] * (patches * products + 2 * patches**2 * width)
         + patches * width * text["hidden_size"]
     )
-    cost: int = round(encoder / _token(text))
+    cost: int = round(encoder / products_of_token(text))
     return max(1, cost)
 
 
-def _token(text: Mapping[str, Any]) -> int:
+def products_of_token(text: Mapping[str, Any]) -> int:
+    """The multiplications of a token of the text model; see `cost_of_square`."""
     width, heads = text["hidden_size"], text["num_attention_heads"]
     head_dim = text.get("head_dim") or width // heads
     queries, keys = heads * head_dim, (text.get("num_key_value_heads") or heads) * head_dim

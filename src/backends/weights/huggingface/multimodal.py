@@ -25,6 +25,7 @@ _OTHERS = ("vision_tower.", "multi_modal_projector.", "vision_model.", "connecto
 TOWERS = (
     "Gemma3ForConditionalGeneration",
     "Idefics3ForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
     "SmolVLMForConditionalGeneration",
 )
 """transformers' class names of the models whose vision towers are computed here."""
