@@ -305,7 +305,7 @@ MEDIA_PROCESSOR: Kind[type[MediaProcessor]] = Kind(
     flag=setting(
         None,
         "code that prepares images for the model: auto (by the model's files), idefics3 (Idefics3 "
-        "and SmolVLM), gemma3, qwen2-vl (Qwen2.5-VL), or a plugin's name",
+        "and SmolVLM), gemma3, mistral3, qwen2-vl (Qwen2.5-VL), or a plugin's name",
         group="backends",
     ),
 )

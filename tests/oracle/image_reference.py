@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-_OF_IMAGES = ("pixel_values", "image_grid_thw")
+_OF_IMAGES = ("pixel_values", "image_grid_thw", "image_sizes")
 """The encoder's inputs, where the processor makes them."""
 
 

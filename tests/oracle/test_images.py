@@ -14,14 +14,14 @@ from PIL import Image
 
 from tokenmill import LLM, SamplingParams
 
-from . import tiny_qwen2_vl, tiny_smolvlm
+from . import tiny_mistral3, tiny_qwen2_vl, tiny_smolvlm
 from .image_reference import ImageReference
 from .settings import Setting, few_settings, full_product
 from .tiny_smolvlm import picture
 
 NUM_TOKENS = 24
 SIZES = ((9, 20), (200, 40), (40, 200), (64, 64), (150, 100), (1, 30))
-"""Width and height. In SmolVLM they become 5 to 17 tiles."""
+"""Width and height. In SmolVLM they become 5 to 17 tiles; in Mistral 3, 1 to 6 lines."""
 MAX_IMAGES = 3
 STARVED_TOKENS = 480
 """Room in the KV cache for one or two of the longest chats."""
@@ -67,6 +67,11 @@ KINDS = {
         write_model=tiny_smolvlm.write_model,
         make_reference=tiny_smolvlm.make_reference,
         narrow={"width": 4000, "height": 1},  # 5 tiles
+    ),
+    "mistral3": Kind(
+        write_model=tiny_mistral3.write_model,
+        make_reference=tiny_mistral3.make_reference,
+        narrow={"width": 64, "height": 48},  # 3 lines of 4 tokens
     ),
     "qwen2_vl": Kind(
         write_model=tiny_qwen2_vl.write_model,

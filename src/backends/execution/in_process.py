@@ -268,7 +268,10 @@ def _image_model(
         return None
     assert isinstance(decoder, Decoder | StagedDecoder), "only its tower was loaded"
     runs = model or LayeredModel(decoder, parts.attention, cache)
-    return ImageModel(decoder, runs, None if vision is None else EncodedItems(vision.tower))
+    if vision is None:
+        return ImageModel(decoder, runs, None)
+    placeholder = vision.info.placeholder_token_id
+    return ImageModel(decoder, runs, EncodedItems(vision.tower), placeholder)
 
 
 def build_cpu_library(config: EngineConfig, progress: Progress) -> None:

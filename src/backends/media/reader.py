@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from ...core.contract.providers.media_processing import Pixels, ProcessedImage
@@ -95,7 +95,7 @@ class ImageReader:
 
     def _made(self, digest: bytes, image: ProcessedImage) -> ReadImage:
         token_ids = self._tokenizer.encode(image.text, add_special_tokens=False, parse_special=True)
-        starts = _starts(token_ids, self._placeholder, [one.num_tokens for one in image.items])
+        starts = _starts(token_ids, self._placeholder, image.items)
         if starts is None or not all(map(_fits, image.items)):
             log.error("wrong_media_places", plugin=self._plugin, text=image.text[:200])
             raise RequestFailedError(BUG)
@@ -104,6 +104,7 @@ class ImageReader:
                 digest=hashlib.sha256(digest + number.to_bytes(4, "big")).digest(),
                 start=start,
                 num_tokens=one.num_tokens,
+                num_between=one.num_between,
                 cost=one.cost,
                 shape=one.shape,
                 pixels=one.data,
@@ -128,13 +129,14 @@ def _fits(item: Pixels) -> bool:
     )
 
 
-def _starts(token_ids: list[int], placeholder: int, lengths: list[int]) -> list[int] | None:
-    """The first places of items of these lengths. None if other tokens are placeholders."""
+def _starts(token_ids: list[int], placeholder: int, items: Sequence[Pixels]) -> list[int] | None:
+    """The first places of items. None if other tokens are placeholders."""
     places: Iterator[int] = (at for at, token_id in enumerate(token_ids) if token_id == placeholder)
     starts = []
-    for length in lengths:
-        place = [at for _, at in zip(range(length), places, strict=False)]
-        if not place or len(place) < length or place[-1] - place[0] != length - 1:
+    for item in items:
+        num_rows = item.num_tokens - item.num_between
+        place = [at for _, at in zip(range(num_rows), places, strict=False)]
+        if not place or len(place) < num_rows or place[-1] - place[0] != item.num_tokens - 1:
             return None
         starts.append(place[0])
     return starts if next(places, None) is None else None

@@ -61,10 +61,16 @@ class RowsModel(Protocol):
 class ImageModel:
     """Computes the steps of a decoder that have images."""
 
-    def __init__(self, decoder: TakesRows, model: RowsModel, items: EncodedItems | None) -> None:
+    def __init__(
+        self,
+        decoder: TakesRows,
+        model: RowsModel,
+        items: EncodedItems | None,
+        placeholder: int | None = None,
+    ) -> None:
         """`model` runs the decoder. `items`: None in a stage after the first one, which gets hidden
-        states."""
-        self._decoder, self._items = decoder, items
+        states. `placeholder`: the token in whose places rows stand."""
+        self._decoder, self._items, self._placeholder = decoder, items, placeholder
         self.model = model
         self._has_grids = has_sections(decoder.config)
         self._events: tuple[Any, Any] | None = None
@@ -150,9 +156,13 @@ class ImageModel:
             self.model.forward_from(self._embed(step), step.batch)
 
     def _embed(self, step: ImageStep) -> torch.Tensor:
-        hidden_te = self._decoder.embed(step.batch.token_ids_t)
+        token_ids_t = step.batch.token_ids_t
+        hidden_te = self._decoder.embed(token_ids_t)
         for first, stretch in step.rows:
-            hidden_te[first : first + len(stretch)] = stretch
+            place = slice(first, first + len(stretch))
+            # Other tokens of an item, as between the lines of an image, keep their embeddings.
+            is_row_t1 = (token_ids_t[place] == self._placeholder)[:, None]
+            hidden_te[place] = torch.where(is_row_t1, stretch, hidden_te[place])
         return hidden_te
 
 

@@ -63,9 +63,7 @@ class EncodedItems:
         pixels_nyxc = torch.frombuffer(pixels, dtype=torch.uint8).view(-1, *items[0].shape)
         for item, rows in zip(items, self._tower.encode(pixels_nyxc), strict=True):
             if len(rows) != item.num_tokens:
-                raise ValueError(
-                    f"an image has {len(rows)} rows and {item.num_tokens} placeholders"
-                )
+                raise ValueError(f"an image has {len(rows)} rows and {item.num_tokens} tokens")
             # A part of a batch would keep the whole batch in memory.
             self._rows[item.digest] = rows if len(items) == 1 else rows.clone()
 

@@ -23,6 +23,7 @@ from ..weights.huggingface.checkpoint import SafetensorsCheckpoint
 from ..weights.huggingface.multimodal import has_known_tower, is_multimodal
 from .base import LargestImage, Tower, TowerPlan
 from .mmproj import find_mmproj, read_mmproj
+from .pixtral.plan import read_pixtral
 from .siglip.plan import read_siglip
 from .source import NoVision, VisionSource, image_fields, tower_tensor
 from .wrapped.plan import WrappedPlan, read_wrapped
@@ -32,6 +33,7 @@ log = get_logger("model")
 PLANS: Mapping[str, Callable[[Mapping[str, Any], str], TowerPlan]] = {
     "gemma3": read_siglip,
     "idefics3": read_siglip,
+    "mistral3": read_pixtral,
     "qwen2_5_vl": read_wrapped,
     "smolvlm": read_siglip,
 }

@@ -52,6 +52,13 @@ class WeightReader:
         biases = [self.take(f"{name}.bias", (out_size,)) for name in names]
         return self._linear.linear(weights, torch.cat(biases))
 
+    def gate_up(
+        self, gate: str, up: str, out_size: int, in_size: int, activation: str
+    ) -> Projection:
+        """See LinearBackend.gate_up; without a bias. Raises ConfigError as `take`."""
+        weights = [self.take(name, (out_size, in_size)) for name in (gate, up)]
+        return self._linear.gate_up(*weights, None, activation)
+
     def product(self, weight: torch.Tensor) -> Projection:
         """The product with a matrix, without a bias."""
         return self._linear.linear([weight], None)

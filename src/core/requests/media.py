@@ -21,7 +21,10 @@ class MediaItem:
     start: int
     """Position of its first token in the prompt."""
     num_tokens: int
-    """Number of tokens from `start` on that have the model's placeholder. Each gets one row."""
+    """Number of tokens from `start` on, from its first row to its last one. Those that are the
+    model's placeholder get one row each."""
+    num_between: int = 0
+    """The number of them that are other tokens, which keep their own embeddings."""
     cost: int
     """The cost of the encoder's run in a step, in prompt tokens."""
     shape: tuple[int, ...]
@@ -32,6 +35,14 @@ class MediaItem:
     """Whether its tokens are a span."""
     grid: tuple[int, ...] = ()
     """See MediaPlace."""
+
+    def is_shown_by(self, token_ids: Sequence[int], placeholder: int) -> bool:
+        """Whether these tokens, from `start` on, are those that its rows replace."""
+        return (
+            len(token_ids) == self.num_tokens > 0
+            and token_ids[0] == token_ids[-1] == placeholder
+            and token_ids.count(placeholder) == self.num_tokens - self.num_between
+        )
 
     @property
     def end(self) -> int:

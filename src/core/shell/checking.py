@@ -146,10 +146,10 @@ def check_media(prompt: MediaPrompt, params: SamplingParams, info: ModelInfo) ->
     placeholder, end = info.media.placeholder_token_id, 0
     for item in prompt.items:
         tokens = prompt.token_ids[item.start : item.end]
-        is_in_place = end <= item.start and len(tokens) == item.num_tokens > 0
-        if not is_in_place or set(tokens) != {placeholder}:
+        if end > item.start or not item.is_shown_by(tokens, placeholder):
+            num_rows = item.num_tokens - item.num_between
             raise InvalidRequestError(
-                f"the image at token {item.start} does not stand in {item.num_tokens} placeholders",
+                f"the image at token {item.start} does not stand in {num_rows} placeholders",
                 param="prompt",
             )
         if item.is_whole and item.num_tokens > info.media.largest_span_tokens:

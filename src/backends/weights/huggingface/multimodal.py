@@ -25,6 +25,7 @@ _OTHERS = ("vision_tower.", "multi_modal_projector.", "vision_model.", "connecto
 TOWERS = (
     "Gemma3ForConditionalGeneration",
     "Idefics3ForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
     "Qwen2_5_VLForConditionalGeneration",
     "SmolVLMForConditionalGeneration",
 )

@@ -20,6 +20,11 @@ class Pixels:
     data: bytes
     """One byte per number."""
     num_tokens: int
+    """The tokens from its first row to its last one."""
+    num_between: int = 0
+    """The number of them that stand between rows and keep their own embeddings, as between the
+    lines of an image in Mistral 3. The encoder's result has rows in their places, too, which are
+    not used."""
     cost: int
     """The cost of the encoder's run, in prompt tokens of the model."""
     is_whole: bool = False
@@ -35,7 +40,8 @@ class ProcessedImage:
     """The text and the items that stand in the place of one image in the prompt."""
 
     text: str
-    """Encoded with special tokens. It has the placeholder's text once per row of its items."""
+    """Encoded with special tokens. It has the placeholder's text once per row of its items, and
+    nothing between those of one item but its `num_between` tokens."""
     items: tuple[Pixels, ...]
     """In the order of their places in `text`."""
 

@@ -71,16 +71,19 @@ def check_items_have_their_pixels_and_a_cost(
 def check_the_text_has_a_place_for_each_row(
     media_processor: Class, media_sample: MediaSample | None = None
 ) -> None:
-    """The text has the placeholder once per token of the items, without anything between those of
-    one item."""
+    """The text has the placeholder once per row of the items, and other tokens between those of one
+    item only if it has `num_between`."""
     placeholder = _sample(media_processor, media_sample).placeholder
     for size, image in _processed(media_processor, media_sample):
         rest = image.text
         for item in image.items:
-            run = placeholder * item.num_tokens
-            before, found, rest = rest.partition(placeholder)
-            assert (found + rest).startswith(run), f"{size}: no room for an item after {before!r}"
-            rest = (found + rest)[len(run) :]
+            num_rows, before = item.num_tokens - item.num_between, rest.partition(placeholder)[0]
+            parts = rest[len(before) :].split(placeholder, num_rows)
+            gaps = parts[1:-1]
+            assert len(parts) == num_rows + 1, f"{size}: no room for an item after {before!r}"
+            if not item.num_between:
+                assert not any(gaps), f"{size}: an item after {before!r} has gaps"
+            rest = parts[-1]
         assert placeholder not in rest, f"{size}: the text has more placeholders than its items"
 
 
