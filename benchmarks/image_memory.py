@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -32,11 +33,13 @@ from recording import make_parser, make_table, record
 from rich.console import Console
 
 from tokenmill.assembly import inspect_model
+from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.machine.torch_threads import SingleTorchThread
 from tokenmill.backends.vision.encoded_items import EncodedItems
 from tokenmill.backends.vision.reading import find_vision, load_vision
+from tokenmill.backends.vision.siglip.tower import VisionTower
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import no_progress
@@ -129,21 +132,27 @@ def measure(folder: Path, limit: dict[str, Any]) -> dict[str, int]:
     assert found is not None
     start = resident()
     vision = load_vision(
-        checkpoint, config, dtype=spec.dtype, device=spec.device, linear=CPULinear(spec)
+        checkpoint,
+        config,
+        dtype=spec.dtype,
+        device=spec.device,
+        linear=CPULinear(spec),
+        attention=CPUAttention,
     )
-    assert vision is not None
+    assert vision is not None and isinstance(vision.tower, VisionTower)
     tower = resident() - start
     items = EncodedItems(replace(vision.tower, layers=vision.tower.layers[:1]))
-    tile, tokens = found.tile, found.tokens_per_tile
-    num_tiles = found.info.cache_bytes // found.info.bytes_per_token // tokens
+    shape = (*found.largest.run_shape, 3)
+    tiles_per_image = found.largest.pixel_bytes // math.prod(shape)
+    num_tiles = config.image_limit.count * tiles_per_image
     taken = [
         MediaItem(
             digest=number.to_bytes(4, "little"),
             start=0,
-            num_tokens=tokens,
+            num_tokens=found.largest.num_tokens // tiles_per_image,
             cost=1,
-            shape=(tile, tile, 3),
-            pixels=os.urandom(3 * tile**2),
+            shape=shape,
+            pixels=os.urandom(math.prod(shape)),
         )
         for number in range(num_tiles)
     ]

@@ -156,13 +156,14 @@ class ImageModel:
             self.model.forward_from(self._embed(step), step.batch)
 
     def _embed(self, step: ImageStep) -> torch.Tensor:
+        assert self._placeholder is not None, "only a stage without items has none"
         token_ids_t = step.batch.token_ids_t
         hidden_te = self._decoder.embed(token_ids_t)
         for first, stretch in step.rows:
             place = slice(first, first + len(stretch))
             # Other tokens of an item, as between the lines of an image, keep their embeddings.
-            is_row_t1 = (token_ids_t[place] == self._placeholder)[:, None]
-            hidden_te[place] = torch.where(is_row_t1, stretch, hidden_te[place])
+            is_row_t = token_ids_t[place].eq(self._placeholder)
+            hidden_te[place] = torch.where(is_row_t[:, None], stretch, hidden_te[place])
         return hidden_te
 
 

@@ -56,8 +56,8 @@ class WeightReader:
         self, gate: str, up: str, out_size: int, in_size: int, activation: str
     ) -> Projection:
         """See LinearBackend.gate_up; without a bias. Raises ConfigError as `take`."""
-        weights = [self.take(name, (out_size, in_size)) for name in (gate, up)]
-        return self._linear.gate_up(*weights, None, activation)
+        first, second = (self.take(name, (out_size, in_size)) for name in (gate, up))
+        return self._linear.gate_up(first, second, None, activation)
 
     def product(self, weight: torch.Tensor) -> Projection:
         """The product with a matrix, without a bias."""

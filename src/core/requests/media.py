@@ -21,10 +21,10 @@ class MediaItem:
     start: int
     """Position of its first token in the prompt."""
     num_tokens: int
-    """Number of tokens from `start` on, from its first row to its last one. Those that are the
-    model's placeholder get one row each."""
+    """Number of tokens from `start` on, from its first row to its last one. Each that is the
+    model's placeholder gets a row."""
     num_between: int = 0
-    """The number of them that are other tokens, which keep their own embeddings."""
+    """The number of other tokens among them. They keep their own embeddings."""
     cost: int
     """The cost of the encoder's run in a step, in prompt tokens."""
     shape: tuple[int, ...]

@@ -321,7 +321,7 @@ def test_an_encoder_that_raises_loses_only_the_requests_of_its_step(
     assert plan.media is not None and plan.media.encode
     short = replace(cases[1].items[0], num_tokens=3)
     images.executor.take_media([short])  # taken last, so it is what the plan encodes
-    with pytest.raises(ValueError, match="4 rows and 3 placeholders"):
+    with pytest.raises(ValueError, match="4 rows and 3 tokens"):
         images.driver.run(plan)
     assert images.generate("lives") == cases[0].answer
     images.driver.end("fails")

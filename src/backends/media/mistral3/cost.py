@@ -25,4 +25,5 @@ def cost_of_rectangle(settings: Settings, width: int, height: int) -> int:
     rows = patches // settings.merge_size**2
     projector = patches * inner**2 + rows * (inner * wide + wide**2)
     encoder = 3 * patches * inner * patch**2 + layers + projector
-    return max(1, round(encoder / products_of_token(text)))
+    cost: int = round(encoder / products_of_token(text))
+    return max(1, cost)

@@ -38,7 +38,7 @@ class PixtralConfig:
     """The sides of a patch, in pixels."""
     rope_theta: float
     activation: str
-    """Of the layers, one of ACTIVATIONS."""
+    """The activation in the layers, one of ACTIVATIONS."""
     merge_size: int
     """Squares of this many patches per side become one row."""
     projector_norm_eps: float

@@ -21,7 +21,7 @@ from ..pixel_scale import patches_of
 from .config import PixtralConfig
 
 NORM_EPS = 1e-5
-"""Of all norms but the projector's."""
+"""The epsilon of all norms but the projector's."""
 
 
 @dataclass(frozen=True, slots=True)
