@@ -115,9 +115,9 @@ LLAMA = "llama"
 NATIVE = """\
 These models, and others with the same `model_type`, run on CPUs and GPUs. They are read from
 Hugging Face directories with safetensors and from GGUF files, which may be split. SmolVLM,
-Idefics3, Gemma 3 and Qwen2.5-VL also read [images](serving/images.md). Of other multimodal models,
-the text model is used and the image encoder is ignored: in directories of the classes under
-"remarks", and in directories with GGUF files (`mmproj*.gguf`).
+Idefics3, Gemma 3, Mistral 3 and Qwen2.5-VL also read [images](serving/images.md). Of other
+multimodal models, the text model is used and the image encoder is ignored: in directories of the
+classes under "remarks", and in directories with GGUF files (`mmproj*.gguf`).
 
 Models with longrope (Phi-3 and Phi-4-mini with 128k tokens) have two sets of rotary frequencies. By
 default the context is the original one, and tokens are those of transformers. With a larger

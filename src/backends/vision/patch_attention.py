@@ -34,7 +34,7 @@ class PatchAttention:
         self._head_size, self._spec = head_size, spec
         self._batch: AttentionBatch | None = None
         self._metadata: Any = None
-        """That of `_batch`."""
+        """The metadata of `_batch`."""
 
     def __call__(self, heads_p3hd: torch.Tensor) -> torch.Tensor:
         """Return the attention [p, h, d] of queries, keys and values, which lie side by side."""

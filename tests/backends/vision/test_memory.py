@@ -12,6 +12,7 @@ import torch
 
 from tests.backends.chosen import backends_with
 from tests.backends.cpu.conftest import library as library
+from tests.oracle import tiny_mistral3
 from tokenmill.backends.attention.torch.backend import TorchAttention
 from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.cpu.projections import CPULinear
@@ -63,13 +64,23 @@ def check_tower(path: Path, linear: type[LinearBackend], dtype: torch.dtype) -> 
     assert found.cache == loaded.info.cache_bytes
 
 
+@pytest.fixture(scope="module", params=["smolvlm", "mistral3"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp(request.param)
+    return (
+        tiny_mistral3.write_model(path)
+        if request.param == "mistral3"
+        else write_model(path, request.param).path
+    )
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_estimate_is_what_is_loaded(model: TinyModel, dtype: torch.dtype) -> None:
-    check_tower(model.path, TorchLinear, dtype)
+def test_the_estimate_is_what_is_loaded(folder: Path, dtype: torch.dtype) -> None:
+    check_tower(folder, TorchLinear, dtype)
 
 
-def test_the_estimate_is_what_native_kernels_keep(library: Library, model: TinyModel) -> None:
-    check_tower(model.path, CPULinear, torch.bfloat16)
+def test_the_estimate_is_what_native_kernels_keep(library: Library, folder: Path) -> None:
+    check_tower(folder, CPULinear, torch.bfloat16)
 
 
 def test_a_lower_limit_needs_less(model: TinyModel) -> None:
