@@ -5,7 +5,8 @@ python benchmarks/images.py --help
 The model is random, in the shape of SmolVLM-256M, in bfloat16. The encoders take turns. Prompts go
 to one engine, one after the other, and ask for one token: with a new image, with the same image
 after the same beginning, with a known image after another beginning, and with as many tokens of
-text.
+text. Then chats go on while new images arrive, and, in turns, while prompts of text arrive that
+cost as much.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import random
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -27,7 +28,7 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
-from recording import make_parser, make_table, record, set_threads, summarize_all
+from recording import make_parser, make_table, percentile, record, set_threads, summarize_all
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -37,6 +38,7 @@ from tokenmill.backends.cpu.attention import CPUAttention
 from tokenmill.backends.cpu.projections import CPULinear
 from tokenmill.backends.linear.base import LinearSpec
 from tokenmill.backends.machine.torch_threads import SingleTorchThread
+from tokenmill.backends.media.idefics3.cost import cost_of_tile
 from tokenmill.backends.vision.reading import load_vision
 from tokenmill.backends.weights.checkpoint import open_checkpoint
 from tokenmill.core.config import EngineConfig
@@ -46,6 +48,11 @@ SmolVLM: Any = transformers.SmolVLMForConditionalGeneration
 SIDE = 512
 """Sides of a tile, in pixels."""
 NEW, AGAIN, ELSEWHERE, TEXT = "new image", "again", "known, elsewhere", "as much text"
+NUM_TILES = 13
+"""Of an image."""
+NUM_TEXTS = 14
+"""Prompts that cost as much as an image."""
+MANY_TOKENS = SamplingParams(temperature=0.0, max_tokens=4096, ignore_eos=True)
 ONE_TOKEN = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
 Samples = dict[str, dict[str, list[float]]]
 
@@ -130,30 +137,123 @@ def time_encoders(folder: Path, rounds: int) -> Samples:
     return taken
 
 
-async def time_prompts(folder: Path, rounds: int, seed: int) -> tuple[Samples, int]:
+async def time_engine(folder: Path, args: Namespace) -> tuple[Samples, int, Samples]:
+    """What `time_prompts` and `time_chats` return."""
+    rng = random.Random(args.seed)
+    async with AsyncEngine(str(folder), dtype="bfloat16", disable_log_stats=True) as engine:
+        prompts, num_tokens = await time_prompts(engine, args.rounds, rng)
+        return prompts, num_tokens, await time_chats(engine, folder, args, num_tokens, rng)
+
+
+async def time_prompts(engine: AsyncEngine, rounds: int, rng: random.Random) -> tuple[Samples, int]:
     """Seconds until the first token, and the number of tokens of a prompt."""
     taken: Samples = {name: {"ttft": []} for name in (NEW, AGAIN, ELSEWHERE, TEXT)}
-    rng, num_tokens = random.Random(seed), 0
-    async with AsyncEngine(str(folder), dtype="bfloat16", disable_log_stats=True) as engine:
-        for turn in range(rounds + 1):
-            image = picture(rng.randrange(1 << 30))
-            same, other = ({"prompt": f"{rng.random()} {oracle.IMAGE} why"} for _ in range(2))
-            prompts: Mapping[str, Any] = {
-                NEW: same | {"multi_modal_data": {"image": image}},
-                AGAIN: same | {"multi_modal_data": {"image": image}},
-                ELSEWHERE: other | {"multi_modal_data": {"image": image}},
-                TEXT: None,
-            }
-            for name, prompt in prompts.items():
-                if prompt is None:
-                    prompt = {"prompt_token_ids": rng.choices(range(1, 250), k=num_tokens)}
-                begin = time.perf_counter()
-                async for output in engine.generate(prompt, ONE_TOKEN):
-                    num_tokens = len(output.prompt_token_ids)
-                if turn:
-                    taken[name]["ttft"].append(time.perf_counter() - begin)
-            print(f"round {turn} of {rounds}" if turn else "warmed up", flush=True)
+    num_tokens = 0
+    for turn in range(rounds + 1):
+        image = picture(rng.randrange(1 << 30))
+        same, other = ({"prompt": f"{rng.random()} {oracle.IMAGE} why"} for _ in range(2))
+        prompts: Mapping[str, Any] = {
+            NEW: same | {"multi_modal_data": {"image": image}},
+            AGAIN: same | {"multi_modal_data": {"image": image}},
+            ELSEWHERE: other | {"multi_modal_data": {"image": image}},
+            TEXT: None,
+        }
+        for name, prompt in prompts.items():
+            if prompt is None:
+                prompt = {"prompt_token_ids": rng.choices(range(1, 250), k=num_tokens)}
+            begin = time.perf_counter()
+            async for output in engine.generate(prompt, ONE_TOKEN):
+                num_tokens = len(output.prompt_token_ids)
+            if turn:
+                taken[name]["ttft"].append(time.perf_counter() - begin)
+        print(f"round {turn} of {rounds}" if turn else "warmed up", flush=True)
     return taken, num_tokens
+
+
+async def time_chats(
+    engine: AsyncEngine, folder: Path, args: Namespace, num_tokens: int, rng: random.Random
+) -> Samples:
+    """Seconds between the tokens of chats while an image arrives, or texts of its cost; and the
+    longest time, of CPU, that the event loop is busy with one thing."""
+    config = json.loads((folder / "config.json").read_text())
+    cost = num_tokens + NUM_TILES * cost_of_tile(config, SIDE)
+    taken: Samples = {name: {"p50": [], "p99": [], "loop": []} for name in (NEW, TEXT)}
+    for turn in range(args.chat_rounds + 1):
+        for name in sorted(taken, reverse=bool(turn % 2)):
+            arrivals: list[Any]
+            if name == NEW:
+                image = picture(rng.randrange(1 << 30))
+                prompt = f"{rng.random()} {oracle.IMAGE} why"
+                arrivals = [{"prompt": prompt, "multi_modal_data": {"image": image}}]
+            else:
+                arrivals = [
+                    {"prompt_token_ids": rng.choices(range(1, 250), k=cost // NUM_TEXTS)}
+                    for _ in range(NUM_TEXTS)
+                ]
+            with BusyLoop() as busy:
+                gaps = await gaps_of_chats(engine, arrivals, args.chats, rng)
+            if turn:
+                taken[name]["p50"].append(percentile(gaps, 0.5))
+                taken[name]["p99"].append(percentile(gaps, 0.99))
+                taken[name]["loop"].append(busy.longest)
+        print(f"chats: round {turn} of {args.chat_rounds}", flush=True)
+    return taken
+
+
+async def gaps_of_chats(
+    engine: AsyncEngine, arrivals: Sequence[Any], num_chats: int, rng: random.Random
+) -> list[float]:
+    """Seconds between the tokens of chats, from the arrival of prompts until all are answered."""
+    gaps: list[float] = []
+    begun, ended = asyncio.Semaphore(0), asyncio.Event()
+
+    async def chat() -> None:
+        prompt: Any = {"prompt_token_ids": rng.choices(range(1, 250), k=32)}
+        last = 0.0
+        async for _ in engine.generate(prompt, MANY_TOKENS):
+            now = time.perf_counter()
+            if not last:
+                begun.release()
+            elif arrived:
+                gaps.append(now - last)
+            last = now
+            if ended.is_set():
+                return
+
+    async def ask(prompt: Any) -> None:
+        async for _ in engine.generate(prompt, ONE_TOKEN):
+            pass
+
+    arrived = False
+    async with asyncio.TaskGroup() as group:
+        for _ in range(num_chats):
+            group.create_task(chat())
+        for _ in range(num_chats):
+            await begun.acquire()
+        arrived = True
+        await asyncio.gather(*map(ask, arrivals))
+        ended.set()
+    return gaps
+
+
+class BusyLoop:
+    """Measures the longest time that the event loop's thread computes without a pause."""
+
+    longest = 0.0
+
+    def __enter__(self) -> BusyLoop:
+        run = self._run = asyncio.Handle._run
+
+        def timed(handle: asyncio.Handle) -> None:
+            begin = time.thread_time()
+            run(handle)
+            self.longest = max(self.longest, time.thread_time() - begin)
+
+        asyncio.Handle._run = timed  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.Handle._run = self._run  # type: ignore[method-assign]
 
 
 def picture(seed: int) -> bytes:
@@ -171,14 +271,16 @@ def main() -> None:
         folder = Path(name)
         write_model(folder)
         tiles = summarize_all(time_encoders(folder, args.rounds))
-        samples, num_tokens = asyncio.run(time_prompts(folder, args.rounds, args.seed))
-    prompts = summarize_all(samples)
-    show(tiles, prompts, num_tokens)
+        prompt_samples, num_tokens, chat_samples = asyncio.run(time_engine(folder, args))
+    prompts, chats = summarize_all(prompt_samples), summarize_all(chat_samples)
+    show(tiles, prompts, chats, num_tokens)
     found = {"encoder_seconds": tiles, "prompt_seconds": prompts, "prompt_tokens": num_tokens}
-    record(args, "images", found)
+    record(args, "images", found | {"chat_seconds": chats})
 
 
-def show(tiles: Mapping[str, Any], prompts: Mapping[str, Any], num_tokens: int) -> None:
+def show(
+    tiles: Mapping[str, Any], prompts: Mapping[str, Any], chats: Mapping[str, Any], num_tokens: int
+) -> None:
     """Print the medians."""
     table = make_table("one tile", "s", "CPU s", "images per second to transformers'")
     slowest = tiles["transformers"]["wall"]["median"]
@@ -191,11 +293,19 @@ def show(tiles: Mapping[str, Any], prompts: Mapping[str, Any], num_tokens: int) 
         seconds = times["ttft"]["median"]
         table.add_row(name, f"{seconds:.3f}", f"1/{prompts[NEW]['ttft']['median'] / seconds:.1f}")
     Console().print(table)
+    table = make_table("chats beside", "p50 ITL s", "p99 ITL s", "to text", "event loop s")
+    for name, times in chats.items():
+        p50, p99, loop = (times[figure]["median"] for figure in ("p50", "p99", "loop"))
+        ratio = p99 / chats[TEXT]["p99"]["median"]
+        table.add_row(name, f"{p50:.3f}", f"{p99:.3f}", f"{ratio:.2f}", f"{loop:.4f}")
+    Console().print(table)
 
 
 def parse_args() -> Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds, after one to warm up")
+    parser.add_argument("--chat-rounds", type=int, default=3, help="as --rounds, with chats")
+    parser.add_argument("--chats", type=int, default=8, help="chats that images arrive beside")
     parser.add_argument("--threads", type=int, help="torch's threads; None: torch's choice")
     return parser.parse_args()
 
