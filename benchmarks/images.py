@@ -249,7 +249,7 @@ class BusyLoop:
             run(handle)
             self.longest = max(self.longest, time.thread_time() - begin)
 
-        asyncio.Handle._run = timed  # type: ignore[method-assign]
+        asyncio.Handle._run = timed  # type: ignore[method-assign, assignment]
         return self
 
     def __exit__(self, *_: object) -> None:
