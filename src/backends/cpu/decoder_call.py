@@ -211,7 +211,7 @@ class DecoderCall:
         step.marks = self._marks.address
         began = time.monotonic()
         self._run(ctypes.byref(model), ctypes.byref(step))
-        embeds = self._config.has_embedding and model is self._model.struct
+        embeds = bool(model.embedding.table or model.embedding.packed)
         self.regions.add(self._marks.read(began, embeds=embeds, samples=step.num_sampled > 0))
 
     def hidden_states(self) -> torch.Tensor:
