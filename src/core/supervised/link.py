@@ -65,8 +65,8 @@ from .stream import RemoteStream
 UNREAD_BYTES = 8 << 20
 """New requests are refused if the engine has not read this many bytes: it hangs, or is too busy."""
 SENDING_BYTES = 1 << 30
-"""Maximum size of the pixels of all requests whose pixels are being sent: what an engine keeps, too.
-A single request may have more."""
+"""Maximum size of the pixels of all requests whose pixels are being sent. A single request may have
+more."""
 IDLE = Load(
     num_running=0,
     num_waiting=0,
