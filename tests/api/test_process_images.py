@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tokenmill import SamplingParams
+from tokenmill.core.errors import OverloadedError
 from tokenmill.core.requests.media import MediaItem
 from tokenmill.core.requests.media_prompt import MediaPrompt
+from tokenmill.core.supervised import link
 from tokenmill.core.supervised.link import UNREAD_BYTES
 from tokenmill.testing.simulated.pictures import PLACEHOLDER
 
@@ -84,5 +86,19 @@ def test_a_request_that_leaves_early_harms_no_other(monkeypatch: pytest.MonkeyPa
                 with pytest.raises(asyncio.CancelledError):
                     await leaving
                 assert await answer(engine, prompt(1, 2)) == alone
+
+    asyncio.run(main())
+
+
+def test_images_that_wait_to_be_sent_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would need the memory of the server, as long as the engine does not read."""
+    monkeypatch.setattr(link, "SENDING_BYTES", 2 * NUM_ITEMS * ITEM_BYTES)
+
+    async def main() -> None:
+        async with process(monkeypatch) as engine:
+            requests = (answer(engine, prompt(seed)) for seed in (1, 2, 3))
+            first, second, third = await asyncio.gather(*requests, return_exceptions=True)
+            assert isinstance(third, OverloadedError)
+            assert await answer(engine, prompt(3)) not in (first, second, third)
 
     asyncio.run(main())

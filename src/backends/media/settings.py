@@ -16,13 +16,23 @@ def with_kwargs(
     config: Mapping[str, Any], kwargs: Mapping[str, Any], known: Collection[str]
 ) -> dict[str, Any]:
     """The fields of `config`, of the processor in it, and `kwargs`, which take precedence in this
-    order. Raises ConfigError for kwargs that are not `known`."""
+    order. Raises ConfigError for kwargs that are not `known`, and for images that would not become
+    RGB of the size that the encoder needs."""
     for name in kwargs:
         if name not in known:
             raise ConfigError(
                 f"--mm-processor-kwargs: there is no {name!r}{near_and_known(name, known)}"
             )
-    return {**config, **(config.get("image_processor") or {}), **kwargs}
+    given = {**config, **(config.get("image_processor") or {}), **kwargs}
+    for name in ("do_resize", "do_convert_rgb"):
+        if given.get(name) is False:
+            raise ConfigError(f"{name} is false, which is not supported")
+    return given
+
+
+def part_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The fields of a part of config.json that are not null."""
+    return {key: value for key, value in (config.get(name) or {}).items() if value is not None}
 
 
 def read_filter(given: Mapping[str, Any], default: int) -> int:

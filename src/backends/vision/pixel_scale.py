@@ -16,6 +16,10 @@ from ..weights.config.fields import Fields
 INDEX_BYTES = 8
 """Memory for a byte of an image, while it is looked up in the table of numbers."""
 
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+"""Both: what transformers' processors of some models have for files that do not name them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PixelScale:

@@ -64,6 +64,9 @@ from .stream import RemoteStream
 
 UNREAD_BYTES = 8 << 20
 """New requests are refused if the engine has not read this many bytes: it hangs, or is too busy."""
+SENDING_BYTES = 1 << 30
+"""Maximum size of the pixels of all requests whose pixels are being sent. A single request may have
+more."""
 IDLE = Load(
     num_running=0,
     num_waiting=0,
@@ -137,8 +140,8 @@ class EngineLink(asyncio.Protocol):
         self._can_write = asyncio.Event()
         """Not set while the engine has much to read."""
         self._can_write.set()
-        self._sending: set[int] = set()
-        """Numbers of the requests whose pixels are being sent."""
+        self._sending: dict[int, int] = {}
+        """The size of the pixels of each request whose pixels are being sent, by number."""
         self._is_started = False
         self.running_calls: tuple[RunningCall, ...] = ()
         """The hooks that ran when the engine was lost."""
@@ -244,8 +247,9 @@ class EngineLink(asyncio.Protocol):
         self.at_end = (*self._stopped, *lost)
         self.open_requests.clear()
         self._setup.on_loss()
+        raised = self._calls.keys() | self._sending.keys()  # by `submit`
         for stream in lost:
-            if stream.number not in self._calls.keys() | self._sending:  # else `submit` raises it
+            if stream.number not in raised:
                 self._setup.on_lost_request(stream, error)
         for waiting in self._calls.values():
             _fail(waiting, error)
@@ -314,13 +318,16 @@ class EngineLink(asyncio.Protocol):
         assert self._transport is not None, "opened"
         if self._transport.get_write_buffer_size() > UNREAD_BYTES:
             raise OverloadedError("the engine does not take requests at the moment")
+        size = sum(len(item.pixels) for item in stream.request.media)
+        if size and self._sending and sum(self._sending.values()) + size > SENDING_BYTES:
+            raise OverloadedError("too many images are on their way; try again later")
         stream.num_engines += 1
         stream.times.send()
         stream.number = next(self._numbers)
         stream.end = partial(self.end, is_read=False)
         self.open_requests[stream.number] = stream
         try:
-            await self._send_pixels(stream)
+            await self._send_pixels(stream, size)
             answer = await self._call(
                 stream.number,
                 Submit(stream.number, stream.request.without_pixels()),
@@ -338,14 +345,14 @@ class EngineLink(asyncio.Protocol):
         stream.request_id = answer.request_id
         stream.ignored_keywords = answer.ignored_keywords
 
-    async def _send_pixels(self, stream: RemoteStream) -> None:
-        """Send the pixels of a request that follows, as fast as the engine reads them. Messages of
-        other requests may go between them.
+    async def _send_pixels(self, stream: RemoteStream, size: int) -> None:
+        """Send the pixels of a request that follows, as fast as the engine reads them; `size`: of
+        all in bytes. Messages of other requests may go between them.
 
         Raises EngineStoppedError if the engine is lost, or the request is ended meanwhile.
         """
         number = stream.number
-        self._sending.add(number)
+        self._sending[number] = size
         try:
             for item in stream.request.media:
                 while not self._can_write.is_set():
@@ -357,7 +364,7 @@ class EngineLink(asyncio.Protocol):
                     raise EngineStoppedError("the request was ended before it was accepted")
                 self._send(Pixels(number, item.digest, item.pixels))
         finally:
-            self._sending.discard(number)
+            del self._sending[number]
 
     def end(self, stream: RemoteStream, *, is_read: bool) -> None:
         """End a request early; with `is_read` its last output follows."""

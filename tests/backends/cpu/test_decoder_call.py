@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import MISSING, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ from tokenmill.backends.models.tensor_parallel import Gathered, reduce
 from tokenmill.backends.running.layered_model import LayeredModel
 from tokenmill.backends.running.parts.whole_step import whole_step
 from tokenmill.backends.running.runner import StepModel
-from tokenmill.backends.state.input_batch import build_input_batch
+from tokenmill.backends.state.input_batch import InputBatch, build_input_batch
 from tokenmill.backends.state.kv_cache import KVCache, allocate
 from tokenmill.backends.state.request_state import RequestState
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
@@ -507,6 +508,24 @@ def test_regions_are_measured_on_request_and_change_nothing(
     call.regions.begin(is_measured=False)
     Sequences(call, [tokens]).compute([37])
     assert marks[2] is None and call.regions.take() == ()
+
+
+def test_regions_have_their_names_in_a_step_with_three_rotary_positions(library: Library) -> None:
+    layer = LayerKind(rope=RopeConfig(theta=100.0, sections=(2, 3, 3)))
+    config = replace(PLAIN, layers=(layer,) * PLAIN.num_layers)
+    call = native(load(random_checkpoint(config, 4), library))
+
+    def turned(batch: InputBatch) -> torch.Tensor:
+        return call.logits(replace(batch, rotary_3t=batch.positions_t.long().repeat(3, 1)))
+
+    (tokens,) = prompts(37)
+    wanted = Sequences(call, [tokens]).compute([37])[0]
+    call.regions.begin(is_measured=True)
+    model = cast(StepModel, SimpleNamespace(logits=turned))
+    assert torch.equal(Sequences(model, [tokens]).compute([37])[0], wanted)
+    [regions] = call.regions.take()
+    names = [name for name, *_ in regions]
+    assert names == ["embedding", *PER_LAYER * PLAIN.num_layers, "logits"]
 
 
 def test_the_time_of_every_phase_is_counted_on_request(library: Library) -> None:

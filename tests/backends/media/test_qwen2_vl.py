@@ -110,6 +110,30 @@ def test_sizes_are_those_of_transformers() -> None:
         assert found[0] * found[1] <= largest * 28 * 28
 
 
+def test_no_image_within_a_rectangle_has_more_tokens_than_its_largest_one() -> None:
+    rng = random.Random(0)
+    for _ in range(500):
+        low = rng.randint(1, 20_000)
+        high = rng.randint(max(low, 28 * 28), 400_000)
+        width, height = rng.randint(1, 1500), rng.randint(1, 1500)
+        most = most_tokens(unit=28, min_pixels=low, max_pixels=high, width=width, height=height)
+        assert most <= most_tokens(unit=28, min_pixels=low, max_pixels=high)
+        for _ in range(20):
+            size = rng.randint(1, width), rng.randint(1, height)
+            if max(size) <= 200 * min(size):
+                found = resized(*size, unit=28, min_pixels=low, max_pixels=high)
+                assert found[0] * found[1] <= most * 28 * 28
+
+
+def test_memory_for_a_square_is_enough_for_images_that_are_shrunk_less() -> None:
+    """1000 x 1000 pixels become 35 x 35 tokens, and 1000 x 990 become 36 x 35."""
+    processor = Qwen2VLProcessor({"model_type": "qwen2_5_vl"}, {})
+    assert processor.num_tokens(1000, 1000) < processor.num_tokens(1000, 990)
+    assert processor.most_tokens(1000, 1000) >= processor.num_tokens(1000, 990)
+    # No image has this shape, but memory can be reserved for all that are smaller.
+    assert processor.most_tokens(28 * 201, 28) == 201
+
+
 def test_an_image_is_one_item_with_the_rows_and_columns_of_its_tokens() -> None:
     processor = Qwen2VLProcessor(CONFIG, {})
     for size in SIZES:
@@ -150,6 +174,10 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "min_pixels must be from 1 to 25600": ({"min_pixels": 30_000}, {}),
     "resample must be": ({"resample": 9}, {}),
     "image_token must be a text": ({"image_token": 3}, {}),
+    "fullatt_block_indexes must be a list of integers": (
+        {"vision_config": {"patch_size": PATCH, "fullatt_block_indexes": 7}},
+        {},
+    ),
 }
 
 

@@ -143,6 +143,7 @@ def test_older_files_have_other_names(folder: Path, tmp_path: Path) -> None:
         ({"num_hidden_layers": 4}, {}, "lacks the tensor"),
         ({"intermediate_size": 80}, {}, "has shape"),
         ({"rope_parameters": {"rope_type": "yarn"}}, {}, "rope_type 'yarn' is not supported"),
+        ({"rope_parameters": {"rope_theta": 0}}, {}, "rope_theta must be positive"),
         ({"hidden_size": 0}, {}, "must be positive"),
         ({}, {"vision_feature_layer": [1, 2]}, "must be one of the 3 layers"),
         ({}, {"vision_feature_layer": -5}, "must be one of the 3 layers"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from ....core.errors import ConfigError
 from ..cost import cost_of_square
-from ..settings import read_filter, read_text, with_kwargs
+from ..settings import part_of, read_filter, read_text, with_kwargs
 
 MODEL_TYPES = ("gemma3",)
 KWARGS = ("do_pan_and_scan",)
@@ -58,15 +58,12 @@ def read_settings(config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Setti
     Raises ConfigError for unknown kwargs, and for values that this processor cannot follow.
     """
     given = with_kwargs(config, kwargs, KWARGS)
-    for name in ("do_resize", "do_convert_rgb"):
-        if given.get(name) is False:
-            raise ConfigError(f"{name} is false, which is not supported")
     if given.get("do_pan_and_scan"):
         raise ConfigError(
             "do_pan_and_scan is true, which is not supported: set --mm-processor-kwargs "
             """'{"do_pan_and_scan": false}', or --language-model-only"""
         )
-    vision = _VISION | _given(config, "vision_config")
+    vision = _VISION | part_of(config, "vision_config")
     side = vision["image_size"]
     size = given.get("size") or {"height": side, "width": side}
     if type(side) is not int or not 0 < side <= MAX_SIDE:
@@ -79,16 +76,11 @@ def read_settings(config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Setti
         side=side,
         resample=read_filter(given, BILINEAR),
         num_tokens=_num_tokens(given, side // _patch(vision)),
-        cost=cost_of_square(vision, _TEXT | _given(config, "text_config"), side),
+        cost=cost_of_square(vision, _TEXT | part_of(config, "text_config"), side),
         image_token=read_text(given, "image_token", "<image_soft_token>"),
         begin=read_text(given, "boi_token", "<start_of_image>"),
         end=read_text(given, "eoi_token", "<end_of_image>"),
     )
-
-
-def _given(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The fields of a part that are not null."""
-    return {key: value for key, value in (config.get(name) or {}).items() if value is not None}
 
 
 def _patch(vision: Mapping[str, Any]) -> int:

@@ -44,9 +44,6 @@ def read_settings(config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Setti
     Raises ConfigError for unknown kwargs, and for values that this processor cannot follow.
     """
     given = with_kwargs(config, kwargs, KWARGS)
-    for name in ("do_resize", "do_convert_rgb"):
-        if not given.get(name, True):
-            raise ConfigError(f"{name} is false, which is not supported")
     tile = _longest_edge(given, "max_image_size", 364)
     return Settings(
         longest_edge=_longest_edge(given, "size", 4 * 364),

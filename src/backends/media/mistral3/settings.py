@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....core.errors import ConfigError
-from ..settings import read_filter, read_text, with_kwargs
+from ..settings import part_of, read_filter, read_text, with_kwargs
 
 MODEL_TYPES = ("mistral3",)
 KWARGS = ("size",)
@@ -60,12 +60,9 @@ def read_settings(config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Setti
     Raises ConfigError for unknown kwargs, and for values that this processor cannot follow.
     """
     given = with_kwargs(config, kwargs, KWARGS)
-    for name in ("do_resize", "do_convert_rgb"):
-        if given.get(name) is False:
-            raise ConfigError(f"{name} is false, which is not supported")
     if given.get("do_center_crop"):
         raise ConfigError("do_center_crop is true, which is not supported")
-    vision = _VISION | _given(config, "vision_config")
+    vision = _VISION | part_of(config, "vision_config")
     patch, merge_size = vision["patch_size"], given.get("spatial_merge_size", 2)
     if type(patch) is not int or type(merge_size) is not int or patch < 1 or merge_size < 1:
         raise ConfigError("patch_size and spatial_merge_size must be positive integers")
@@ -76,7 +73,7 @@ def read_settings(config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Setti
         square=patch * merge_size,
         resample=read_filter(given, BICUBIC),
         vision=vision,
-        text=_TEXT | _given(config, "text_config"),
+        text=_TEXT | part_of(config, "text_config"),
         merge_size=merge_size,
         image_token=read_text(given, "image_token", "[IMG]"),
         break_token=read_text(given, "image_break_token", "[IMG_BREAK]"),
@@ -97,8 +94,3 @@ def _largest(given: Mapping[str, Any]) -> tuple[int, int]:
             f"{MAX_SIDE}, got {size!r:.100}"
         )
     return sides
-
-
-def _given(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The fields of a part that are not null."""
-    return {key: value for key, value in (config.get(name) or {}).items() if value is not None}

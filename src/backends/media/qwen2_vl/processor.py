@@ -42,12 +42,15 @@ class Qwen2VLProcessor:
         """The sides of the square that becomes one token, in pixels."""
         return self._settings.unit
 
-    @property
-    def most_tokens(self) -> int:
-        """No image has more tokens."""
+    def most_tokens(self, width: int | None, height: int | None) -> int:
+        """No image that fits into a rectangle has more tokens. None: no limit. In pixels."""
         settings = self._settings
         return most_tokens(
-            unit=settings.unit, min_pixels=settings.min_pixels, max_pixels=settings.max_pixels
+            unit=settings.unit,
+            min_pixels=settings.min_pixels,
+            max_pixels=settings.max_pixels,
+            width=width,
+            height=height,
         )
 
     def num_tokens(self, width: int, height: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....core.errors import ConfigError
-from ..settings import read_filter, read_text, with_kwargs
+from ..settings import part_of, read_filter, read_text, with_kwargs
 from .cost import TEXT, VISION, EncoderCost, read_cost
 
 MODEL_TYPES = ("qwen2_5_vl",)
@@ -44,27 +44,28 @@ def read_settings(config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Setti
     Raises ConfigError for unknown kwargs, and for values that this processor cannot follow.
     """
     given = with_kwargs(config, kwargs, KWARGS)
-    for name in ("do_resize", "do_convert_rgb"):
-        if given.get(name) is False:
-            raise ConfigError(f"{name} is false, which is not supported")
-    vision = VISION | _part(config, "vision_config")
+    vision = VISION | part_of(config, "vision_config")
     patch = _integer(given, "patch_size", vision["patch_size"], 1, 256)
     merge = _integer(given, "merge_size", vision["spatial_merge_size"], 1, 16)
     if (patch, merge) != (vision["patch_size"], vision["spatial_merge_size"]):
         raise ConfigError("patch_size and merge_size must be the encoder's (vision_config)")
+    full = vision["fullatt_block_indexes"]
+    if not isinstance(full, list | tuple) or not all(type(at) is int for at in full):
+        raise ConfigError(f"fullatt_block_indexes must be a list of integers, got {full!r:.50}")
     unit = patch * merge
     max_pixels = _integer(given, "max_pixels", _stated(given, "max_pixels", MAX_PIXELS), 1, LARGEST)
     if max_pixels < unit**2:
         raise ConfigError(f"max_pixels must be at least {unit**2}, a token, got {max_pixels}")
     least = _stated(given, "min_pixels", min(MIN_PIXELS, max_pixels))
-    text = TEXT | _part(config, "text_config" if config.get("text_config") else None)
+    # Older files have the text model's fields beside all others.
+    whole = config if config.get("text_config") else {"text_config": config}
     return Settings(
         unit=unit,
         min_pixels=_integer(given, "min_pixels", least, 1, max_pixels),
         max_pixels=max_pixels,
         resample=read_filter(given, BICUBIC),
         image_token=read_text(given, "image_token", "<|image_pad|>"),
-        cost=read_cost(vision, text),
+        cost=read_cost(vision, TEXT | part_of(whole, "text_config")),
     )
 
 
@@ -73,12 +74,6 @@ def _stated(given: Mapping[str, Any], name: str, default: int) -> Any:
     size = given.get("size")
     found = size.get(_SIZE[name]) if isinstance(size, Mapping) else None
     return default if found is None else found
-
-
-def _part(config: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """The fields of a part that are not null. None: config.json has them beside all others."""
-    part = config if name is None else config.get(name) or {}
-    return {key: value for key, value in part.items() if value is not None}
 
 
 def _integer(given: Mapping[str, Any], name: str, default: Any, smallest: int, largest: int) -> int:

@@ -34,16 +34,30 @@ def resized(
     return new_width, new_height
 
 
-def most_tokens(*, unit: int, min_pixels: int, max_pixels: int) -> int:
-    """An upper bound of the number of tokens, each of `unit` x `unit` pixels, of an image of any
-    size."""
-    shrunk = max_pixels // unit**2
-    narrow = math.isqrt(MAX_RATIO * max_pixels) // unit + 1  # one row, which is not shrunk further
+def most_tokens(
+    *,
+    unit: int,
+    min_pixels: int,
+    max_pixels: int,
+    width: int | None = None,
+    height: int | None = None,
+) -> int:
+    """An upper bound of the number of tokens, each of `unit` x `unit` pixels, of an image that fits
+    into a rectangle. None: into any."""
+    ratio = MAX_RATIO
+    if width is not None and height is not None:
+        ratio = min(MAX_RATIO, max(width, height))
     # Both sides of an enlarged image are rounded up. Before that, the longest one with a number of
     # rows has just more than one row less.
     side = math.sqrt(min_pixels) / unit
     grown = max(
-        rows * math.ceil(side**2 / max(rows - 1, side / math.sqrt(MAX_RATIO)))
+        rows * math.ceil(side**2 / max(rows - 1, side / math.sqrt(ratio)))
         for rows in range(1, math.ceil(side) + 1)
     )
+    if width is not None and height is not None:
+        fitting = math.ceil(width / unit) * math.ceil(height / unit)
+        if fitting * unit**2 <= max_pixels:
+            return max(fitting, grown)  # none is shrunk
+    shrunk = max_pixels // unit**2
+    narrow = math.isqrt(ratio * max_pixels) // unit + 1  # one row, which is not shrunk further
     return max(shrunk, narrow, grown)

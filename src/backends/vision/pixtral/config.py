@@ -9,7 +9,7 @@ from typing import Any
 from ....core.errors import ConfigError
 from ...linear.base import ACTIVATIONS
 from ...weights.config.fields import Fields
-from ..pixel_scale import INDEX_BYTES, PixelScale, read_pixel_scale
+from ..pixel_scale import CLIP_MEAN, CLIP_STD, INDEX_BYTES, PixelScale, read_pixel_scale
 
 _DEFAULTS = {
     "hidden_size": 1024,
@@ -19,8 +19,6 @@ _DEFAULTS = {
     "patch_size": 16,
 }
 """transformers' values of sizes that config.json may lack."""
-_MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-"""The same of the preprocessor's file."""
 _ROTARY = ("axial", "default")
 """Names of the one kind of rotation in newer and older files."""
 
@@ -94,7 +92,7 @@ def read_pixtral_config(fields: Mapping[str, Any], source: str) -> PixtralConfig
         projector_bias=whole.flag("multimodal_projector_bias", False),
         text_hidden_size=text.integer("hidden_size"),
         image_token_id=whole.integer("image_token_index", whole.integer("image_token_id", 10)),
-        scale=read_pixel_scale(whole, _MEAN, _STD),
+        scale=read_pixel_scale(whole, CLIP_MEAN, CLIP_STD),
     )
 
 
@@ -114,13 +112,14 @@ def _num_layers(fields: Fields, num_layers: int) -> int:
 
 
 def _rope_theta(vision: Fields) -> float:
-    rotary = vision.part("rope_parameters")
-    if rotary is None:  # older files
-        return vision.number("rope_theta", 10_000.0)
+    rotary = vision.part("rope_parameters") or vision  # of older files
     kind = rotary.text("rope_type", _ROTARY[0])
     if kind not in _ROTARY:
         raise ConfigError(f"{rotary.source}: rope_type {kind!r:.50} is not supported")
-    return rotary.number("rope_theta", 10_000.0)
+    theta = rotary.number("rope_theta", 10_000.0)
+    if theta <= 0:
+        raise ConfigError(f"{rotary.source}: rope_theta must be positive, got {theta}")
+    return theta
 
 
 def _activation(fields: Fields, name: str) -> str:

@@ -8,11 +8,8 @@ from typing import Any
 
 from ....core.errors import ConfigError
 from ...weights.config.fields import Fields
-from ..pixel_scale import INDEX_BYTES, PixelScale, read_pixel_scale
+from ..pixel_scale import CLIP_MEAN, CLIP_STD, INDEX_BYTES, PixelScale, read_pixel_scale
 
-_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_STD = (0.26862954, 0.26130258, 0.27577711)
-"""Both: of CLIP, which transformers' processor has."""
 _DEFAULTS = {
     "depth": 32,
     "hidden_size": 3584,
@@ -122,5 +119,5 @@ def read_wrapped_config(fields: Mapping[str, Any], source: str) -> WrappedConfig
     return WrappedConfig(
         **sizes,
         image_token_id=whole.integer("image_token_id", 151655),
-        scale=read_pixel_scale(whole, _MEAN, _STD),
+        scale=read_pixel_scale(whole, CLIP_MEAN, CLIP_STD),
     )

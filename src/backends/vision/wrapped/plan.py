@@ -64,9 +64,7 @@ class WrappedPlan:
         height: int | None,
     ) -> LargestImage:
         processor, unit = Qwen2VLProcessor(fields, kwargs), self.config.unit
-        num_tokens = processor.most_tokens
-        if width is not None and height is not None:
-            num_tokens = processor.num_tokens(width, height)
+        num_tokens = processor.most_tokens(width, height)
         return LargestImage(
             num_tokens=num_tokens,
             pixel_bytes=num_tokens * 3 * unit**2,
