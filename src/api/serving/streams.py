@@ -118,8 +118,8 @@ async def submit_all(
         for index, prompt in enumerate(prompts):
             shared = streams[0].request_id if streams else options.request_id
             own = options.with_changes(request_id=shared, prompt_index=index)
-            # It may wait: for the compilation of a grammar, for images, and for other machines that
-            # plugins ask in `before_admit`.
+            # `submit` may wait: for the compilation of a grammar, for images, and for other
+            # machines that plugins ask in `before_admit`.
             submitting = engine.submit(prompt, params, own)
             streams.append(await unless_disconnected(request, submitting))
         if metered is not None:

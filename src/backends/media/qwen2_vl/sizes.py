@@ -7,13 +7,13 @@ import math
 from ....core.errors import InvalidRequestError
 
 MAX_RATIO = 200
-"""The longer side of an image has at most this many times the pixels of the shorter one."""
+"""Maximum ratio of the longer side of an image to the shorter side."""
 
 
 def resized(
     width: int, height: int, *, unit: int, min_pixels: int, max_pixels: int
 ) -> tuple[int, int]:
-    """Width and height, both multiples of `unit`, with the image's shape as far as possible.
+    """Width and height, both multiples of `unit`, in pixels, close to the image's aspect ratio.
 
     Raises InvalidRequestError for an image that is too long and narrow.
     """
@@ -38,9 +38,9 @@ def most_tokens(*, unit: int, min_pixels: int, max_pixels: int) -> int:
     """An upper bound of the number of tokens, each of `unit` x `unit` pixels, of an image of any
     size."""
     shrunk = max_pixels // unit**2
-    narrow = math.isqrt(MAX_RATIO * max_pixels) // unit + 1  # one row, which is not shrunk further
-    # Both sides of an enlarged image are rounded up. Before that, the longest one with a number of
-    # rows has just more than one row less.
+    narrow = math.isqrt(MAX_RATIO * max_pixels) // unit + 1  # one row is not shrunk further
+    # Both sides of an enlarged image are rounded up. Of all images with N rows after that, the
+    # longest one is just higher than N - 1 rows before.
     side = math.sqrt(min_pixels) / unit
     grown = max(
         rows * math.ceil(side**2 / max(rows - 1, side / math.sqrt(MAX_RATIO)))
