@@ -25,8 +25,8 @@ LONGEST_SECONDS = MAX_TRACE_SECONDS + 60.0
 
 
 async def trace(request: Request) -> Response:
-    """Answer with a trace in Chrome's trace-event format: of the last `seconds`, or from `since` on,
-    which POST /debug/trace has returned."""
+    """Answer with a trace in Chrome's trace-event format: of the last `seconds`, or since the time
+    `since`, which POST /debug/trace has returned."""
     now, context = time.monotonic(), context_of(request)
     if "since" in request.query_params:
         since = _number_in(request, "since", "nan")

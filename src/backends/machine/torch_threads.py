@@ -51,7 +51,7 @@ class SingleTorchThread:
 @contextmanager
 def all_torch_threads() -> Iterator[None]:
     """Give torch all its threads for one long computation on the calling thread, even while a
-    SingleTorchThread is held. For code of other libraries, which calls torch itself."""
+    SingleTorchThread is held. For modules of other libraries, such as transformers."""
     torch.set_num_threads(count_torch_threads())
     try:
         yield
