@@ -4,11 +4,11 @@ python benchmarks/image_memory.py --help
 
 Models are random, in bfloat16: one in the shape of SmolVLM-256M, and the vision tower of Gemma 3 4B
 with a small text model. A fresh process for each limit loads the tower, takes the pixels of the
-largest prompt, and encodes them. It encodes with the first layer only, because each of the other layers needs
-the same memory again, one after the other. glibc returns large freed memory at once, so memory that
-it would keep for later use does not count. The program measures the growth of the process by the
-tower, by the pixels, by the encoder cache (with all memory that the first run keeps), and at the
-peak of one run of the encoder. The total is the growth until the highest point.
+largest prompt, and encodes them. It encodes with the first layer only: the other layers would use
+the same memory, one after the other. glibc is set to return large freed memory at once, so memory
+that it would keep for later use does not count. The program measures the growth of the process by
+the tower, by the pixels, by the encoder cache (with all memory that the first run keeps), and at
+the peak of one run of the encoder. The total is the growth until the highest point.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Measures the CPU time that an open live page costs the server, in turns with a closed one.
 
 The page is open in Chromium. The engine has no model. Its steps wait for 5 ms, so that the CPU time
-of a model does not hide the cost of the page. It is idle, or it streams eight answers at a time. CPU time is that
-of the server and of its engine's process. Chromium itself slows the machine down, so the engine generates
-fewer tokens. The cost of the page is the difference from the CPU time of the same number of tokens
-without the page. `--pictures` draws the pages of the documentation: of an idle, a loaded and a starved
-engine.
+of a model does not hide the cost of the page. The engine is idle, or streams eight answers at a
+time. CPU time is that of the server and of its engine's process. Chromium itself slows the machine
+down, so the engine generates fewer tokens. The cost of the page is the difference from the CPU time
+of the same number of tokens without the page. `--pictures` draws the pages of the documentation: of
+an idle, a loaded and a starved engine.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ CPU variant\t: 0x3
 CPU part\t: 0xd0c
 CPU revision\t: 1
 """
-"""/proc/cpuinfo of that CPU. torch reads the file at its import, and ends if it describes an x86."""
+"""/proc/cpuinfo of that CPU. torch reads the file at its import, and fails if it is an x86 file."""
 APT_SETTINGS = """APT::Architecture "{name}";
 APT::Architectures {{ "{name}"; }};
 Dir::State "{folder}/state";
