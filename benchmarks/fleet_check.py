@@ -3,10 +3,10 @@
 python benchmarks/fleet_check.py --help
 
 Real replicas are engines in processes of their own with one thread each, as in `tokenmill serve`,
-used without HTTP. Requests arrive at their times, whatever the engines do. In each round, all
-routers get the same requests, and a round's prompts are new. A round's figure is its mean TTFT: the
-median of few requests jumps between those that find their prefix and those that do not. Measure the
-step times first, on the same machine with the same model and dtype, when nothing else runs:
+used without HTTP. Requests arrive at fixed times, even if the engines are busy. In each round, all
+routers get the same requests. Each round has new prompts. The figure of a round is its mean TTFT,
+because the median of few requests jumps between requests with and without a cached prefix. Measure
+the step times first, on the same machine with the same model and dtype, when nothing else runs:
 
 OMP_NUM_THREADS=1 tokenmill simulate measure --dtype bfloat16 -o step-time.json
 
@@ -50,7 +50,7 @@ TOLERANCE = 0.2
 SPARE_SECONDS = 60
 """A round that lasts this much longer than its arrivals is given up: the machine is too slow."""
 QUIET_LOAD = 0.5
-"""With a higher load average at the begin, the real times say little."""
+"""Maximum load average at the start. If it is higher, the real times are not reliable."""
 STEP = 7919
 """Distance between two token ids of a prompt; it is a prime, so prompts differ soon."""
 
@@ -97,7 +97,7 @@ async def serve(engine: EngineClient, requests: Sequence[PlannedRequest]) -> flo
 
 
 async def measure(args: argparse.Namespace, size: int) -> Means:
-    """The real means. Before the rounds, each replica computes a few requests as a warm-up."""
+    """Measure the means of real replicas. Each replica computes a few requests as a warm-up."""
     found: Means = defaultdict(list)
     for router in args.routers:
         begin = time.perf_counter()

@@ -1,14 +1,14 @@
-"""Compares the memory that `tokenmill model inspect` predicts for images with what they take.
+"""Compares the memory that `tokenmill model inspect` predicts for images with the measured memory.
 
 python benchmarks/image_memory.py --help
 
 Models are random, in bfloat16: one in the shape of SmolVLM-256M, and the vision tower of Gemma 3 4B
 with a small text model. A fresh process for each limit loads the tower, takes the pixels of the
-largest prompt, and encodes them. It encodes with the first layer alone: the others need the same
-memory, one after the other. glibc returns all large memory that is freed, so what it would keep for
-later use does not count. Measured are the growth of the process by the tower, by the pixels, by the
-encoder cache with all that the first run leaves, and at the peak of one run of the encoder; in
-total, the growth until the highest point.
+largest prompt, and encodes them. It encodes with the first layer only: the other layers would use
+the same memory, one after the other. glibc is set to return large freed memory at once, so memory
+that it would keep for later use does not count. The program measures the growth of the process by
+the tower, by the pixels, by the encoder cache (with all memory that the first run keeps), and at
+the peak of one run of the encoder. The total is the growth until the highest point.
 """
 
 from __future__ import annotations
@@ -108,22 +108,22 @@ WRITERS = {"SmolVLM-256M": write_smolvlm, "Gemma 3 4B": write_gemma3}
 
 
 def status(name: str) -> int:
-    """Bytes of a line of /proc/self/status."""
+    """The value of a line of /proc/self/status, in bytes."""
     text = Path("/proc/self/status").read_text()
     (line,) = (line for line in text.splitlines() if line.startswith(f"{name}:"))
     return int(line.split()[1]) << 10
 
 
 def peak_from_now_on() -> int:
-    """Forget the earlier peak of the resident memory; returns what is resident now."""
+    """Reset the peak of the resident memory. Returns the resident memory in bytes."""
     Path("/proc/self/clear_refs").write_text("5")
     return status("VmRSS")
 
 
 @torch.inference_mode()
 def measure(folder: Path, limit: dict[str, Any]) -> dict[str, int]:
-    """Bytes of each part, and of all at the highest point, in this process."""
-    SingleTorchThread()  # as beside native kernels, in this whole process
+    """Measure the bytes of each part in this process, and their total at the highest point."""
+    SingleTorchThread()  # as when native kernels are used; for the rest of this process
     _warm_up()
     spec = LinearSpec(dtype=torch.bfloat16, device=torch.device("cpu"))
     checkpoint = open_checkpoint(folder)
@@ -175,7 +175,7 @@ def resident() -> int:
 
 
 def _warm_up() -> None:
-    """Load what every run needs: libraries, threads, and their memory."""
+    """Load the libraries, threads and their memory, which every run needs."""
     with TemporaryDirectory() as name:
         folder = oracle.write_model(Path(name))
         spec = LinearSpec(dtype=torch.bfloat16, device=torch.device("cpu"))

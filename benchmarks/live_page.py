@@ -1,11 +1,11 @@
 """Measures the CPU time that an open live page costs the server, in turns with a closed one.
 
-The page is open in Chromium. The engine is one without a model, whose steps wait for 5 ms, so that
-computing a model hides nothing. It is idle, or it streams eight answers at a time. CPU time is that
-of the server and of its engine's process. Chromium itself slows the machine down, so that the
-engine generates less: what the page costs is the difference to the CPU time of as many tokens
-without it. `--pictures` draws the pages of the documentation: of an idle, a loaded and a starved
-engine.
+The page is open in Chromium. The engine has no model. Its steps wait for 5 ms, so that the CPU time
+of a model does not hide the cost of the page. The engine is idle, or streams eight answers at a
+time. CPU time is that of the server and of its engine's process. Chromium itself slows the machine
+down, so the engine generates fewer tokens. The cost of the page is the difference from the CPU time
+of the same number of tokens without the page. `--pictures` draws the pages of the documentation: of
+an idle, a loaded and a starved engine.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def page_share(closed: Use, opened: Use) -> float:
 
 
 def measure(server: RunningServer, seconds: float) -> Use:
-    """Measure the server and its engine for some seconds."""
+    """Measure the server and its engine for `seconds`."""
     own = psutil.Process(server.process.pid)
     processes = [own, *own.children(recursive=True)]
 

@@ -1,8 +1,8 @@
 """Tabulates where the CPU time of tests goes: `python -m tests.cpu_times FILE > TABLE`.
 
-FILE is what `make test ARGS="--cpu-times=FILE"` writes, or `make check` with the same flag. Tables
-by folder, of the dearest modules, and of the dearest tests. `make test` builds kernels before the
-tests: they are not in it.
+`make test ARGS="--cpu-times=FILE"` writes FILE, and so does `make check` with the same flag. The
+three tables have the folders, the modules with the most CPU time, and the tests with the most CPU
+time. `make test` builds kernels before the tests. That time is not included.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.recording import describe_machine
 
 NUM_ROWS = 30
-"""Of the tables of modules and of tests."""
+"""Number of rows in the tables of modules and of tests."""
 HEADS = ("CPU s", "fixtures", "tests", "processes", "wall s")
 """In the process of the tests: fixtures and the tests themselves. Then other processes, of both.
 Last, the seconds that passed: on a quiet machine, those beyond the CPU seconds were waited."""
@@ -61,7 +61,7 @@ def folder_of(test: str) -> str:
 def sums_by(
     group_of: Callable[[str], str], tests: Mapping[str, Costs]
 ) -> list[tuple[str, list[float]]]:
-    """The sums of groups of tests; the dearest first."""
+    """The sums of groups of tests; the group with the most CPU time first."""
     sums: dict[str, list[float]] = {}
     for name, costs in tests.items():
         found = sums.setdefault(group_of(name), [0] * len(costs))

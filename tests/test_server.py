@@ -101,7 +101,7 @@ from tokenmill.api import stopping
 
 stopping.CLOSING_SECONDS = 0.5
 """
-"""Code of a plugin that shortens a limit in its process: the test waits until the limit passed."""
+"""Code of a plugin that shortens a limit in its process, because the test waits for the limit."""
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def ranks_of(pid: int) -> list[int]:
 
 
 def command_of(pid: int) -> list[str]:
-    """The command of a process; empty if it has ended."""
+    """The command line of a process. Empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     except OSError:

@@ -1,6 +1,6 @@
-"""A folder with an emulated machine of another architecture: Debian's Python, torch and a wheel.
+"""An emulated machine of another architecture in a folder: Debian's Python, torch and a wheel.
 
-A process of it starts no other process: that one would run on the real CPU.
+An emulated process must not start other processes: they would run on the real CPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CPU variant\t: 0x3
 CPU part\t: 0xd0c
 CPU revision\t: 1
 """
-"""Linux's words for that CPU. torch reads them at its import, and ends on those of an x86."""
+"""/proc/cpuinfo of that CPU. torch reads the file at its import, and fails if it is an x86 file."""
 APT_SETTINGS = """APT::Architecture "{name}";
 APT::Architectures {{ "{name}"; }};
 Dir::State "{folder}/state";
@@ -38,7 +38,7 @@ APT::Sandbox::User "root";
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatedMachine:
-    """Its files are in `folder`: `root` has Debian's, `packages` Python's."""
+    """The machine's files are in `folder`: Debian's in `root`, Python packages in `packages`."""
 
     machine: str
     emulator: str
@@ -68,17 +68,17 @@ class EmulatedMachine:
         root.mkdir()
         for package in (apt / "cache/archives").glob("*.deb"):
             _run(["dpkg-deb", "--extract", str(package), str(root)])
-        if not (root / "lib").exists():  # where all programs of Linux look for their loader
+        if not (root / "lib").exists():  # programs look for their loader in /lib
             (root / "lib").symlink_to("usr/lib")
         (root / "proc").mkdir()
         processors = map(CPU_INFO.format, range(os.cpu_count() or 1))
         (root / "proc/cpuinfo").write_text("\n".join(processors))
 
     def install(self, wheel: Path, torch: str, index: str, model: str) -> None:
-        """Install a wheel with what it needs, by the pip of this program.
+        """Install a wheel and its dependencies, with the pip of this Python.
 
-        torch is from the index of CPU builds; if that cannot be reached, it is pip's default one,
-        whose build has 3 GB of libraries for CUDA.
+        torch comes from `index`, which has CPU builds. If that index cannot be reached, torch comes
+        from pip's default index, whose build has 3 GB of libraries for CUDA.
         """
         downloaded = self.folder / "torch"
         download = ["download", "--no-deps", f"--dest={downloaded}", torch]
@@ -102,7 +102,7 @@ class EmulatedMachine:
 
 
 def missing_for(machine: str) -> Sequence[str]:
-    """The programs that an emulated machine needs and that are not here."""
+    """The programs that an emulated machine needs and that are not installed."""
     programs = (f"qemu-{machine}", "apt-get", "dpkg-deb")
     return [name for name in programs if shutil.which(name) is None]
 

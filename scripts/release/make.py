@@ -8,7 +8,8 @@ make release [ARGS="--output FOLDER"]
 3. The sdist and the wheel of this machine are installed in new environments, where no compiler is
    found, and answer a chat. With qemu-x86_64 (Debian: qemu-user) the wheel also answers on a CPU
    without AVX-512. With qemu-aarch64, the kernels of the wheel for the other architecture pass
-   their self-test; with Debian's packages for it, too, that wheel answers on an emulated machine.
+   their self-test. If Debian's packages are available, that wheel also answers a chat on an
+   emulated machine.
 4. NOTES.md has the changes of this version, and of each file the size, tag and SHA-256.
 
 A failure ends it, and names the step.

@@ -26,10 +26,11 @@ QUESTION = {
     "max_tokens": 12,
 }
 ANSWER = "The capital of Japan is Tokyo."
-"""The default model's. No other token is half as likely, so rounding does not change it."""
+"""The answer of the default model. At each token, no other token is half as likely, so rounding
+does not change the answer."""
 NOT_BUILT = "cpu_kernels_not_built"
 START_SECONDS = 900
-"""Emulated, a server starts within two minutes; a busy machine needs more."""
+"""An emulated server starts within two minutes. A busy machine needs more."""
 NO_AVX512 = "Haswell"
 """A CPU of qemu with AVX2 and without AVX-512."""
 
@@ -87,14 +88,14 @@ def try_kernels(wheel: Path, machine: str, folder: Path) -> str:
 
 
 def try_emulated(wheel: Path, machine: str, folder: Path, done: Callable[[str], None]) -> None:
-    """Let a wheel for another architecture answer QUESTION on an emulated machine.
+    """Check that a wheel for another architecture answers QUESTION on an emulated machine.
 
-    It needs qemu-user and Debian's packages; says to `done` what it does, or what is missing.
-    Raises RuntimeError if the wheel does not answer.
+    Needs qemu-user and Debian's packages. Calls `done` with each result, or with the names of
+    missing programs. Raises RuntimeError if the wheel does not answer.
     """
     missing = missing_for(machine)
     if missing:
-        done(f"{wheel.name} does not answer, emulated: {', '.join(missing)} is missing")
+        done(f"{wheel.name} is not tried on an emulated machine: {', '.join(missing)} is missing")
         return
     emulator = f"qemu-{machine}"
     emulated = EmulatedMachine(machine=machine, emulator=emulator, folder=folder)

@@ -33,8 +33,8 @@ def _nothing(argument: object) -> None:
 IS_DETERMINISTIC = Member("is_deterministic", True)
 """False: it may decide by chance, so the conformance suite does not compare two runs."""
 DECODES_ALL = Member("decodes_all", False)
-"""True: when no request waits and all running ones decode, a scheduler schedules each of them, in
-order, and remembers nothing of such a step. Then a simulation computes many such steps at once."""
+"""True: when no request waits and all running requests decode, a scheduler schedules each of them
+in order, and its state does not change. Then a simulation computes many such steps at once."""
 PREPARE: Member[Callable[[Any], None]] = Member("prepare", _nothing)
 """prepare(support) of a speculative method: see Speculator in contract/providers/speculation.py."""
 NEEDS_HIDDEN_STATES = Member("needs_hidden_states", False)

@@ -143,7 +143,7 @@ class StepPlan:
     media: MediaWork | None = None
     """None: nothing changes in the encoder cache."""
     measures_regions: bool = False
-    """Whether the result is to have the regions of this step. True while a trace is taken."""
+    """Whether the result must have the regions of this step. True while a trace is taken."""
 
     @property
     def num_tokens(self) -> int:
@@ -206,8 +206,8 @@ class StepResult:
     """Per rank, when its worker began and ended its part of the step, on the monotonic clock of its
     machine. Empty without workers."""
     regions: tuple[Regions, ...] = field(default=(), compare=False)
-    """Per rank, what it did in the step, if `measures_regions` is set. A rank that measures nothing
-    has no regions; empty: no rank has any."""
+    """The regions of each rank, if the plan has `measures_regions`. A rank that measures nothing
+    has empty Regions. Empty: no rank has regions."""
 
 
 def check_result(result: object, plan: StepPlan) -> None:

@@ -1,4 +1,4 @@
-"""The regions of time in which one rank computes a step."""
+"""Regions: the parts of a step that one rank computes one after the other, with their times."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import NamedTuple, Self
 MAX_REGIONS = 256
 """Maximum number of regions of a rank in a step."""
 _RECORD = Struct("<HhII")
-"""Index of the name, layer, and microseconds from the first region to the begin and the end."""
+"""Index of the name, layer, begin and end; in microseconds since the first region began."""
 
 
 class Region(NamedTuple):
-    """A time in which a rank did one thing."""
+    """A part of a step, such as attention in one layer, with its begin and end."""
 
     name: str
     layer: int | None
-    """The layer of the whole model, from 0 on; None: it belongs to no layer."""
+    """The index of the layer in the whole model, from 0; None: the region belongs to no layer."""
     began: float
     ended: float
-    """Times of the monotonic clock of the rank's machine, in seconds."""
+    """Both: times of the monotonic clock of the rank's machine, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +33,14 @@ class Regions:
     """
 
     began: float = 0.0
-    """The time to which `packed` counts."""
+    """The time from which `packed` counts."""
     names: tuple[str, ...] = ()
     packed: bytes = b""
 
     @classmethod
     def of(cls, regions: Sequence[Region]) -> Self:
-        """Pack regions. If there are more than MAX_REGIONS, those of one layer, or of several
-        layers in a row, become one."""
+        """Pack regions. If there are more than MAX_REGIONS, all regions of a layer, or of several
+        consecutive layers, become one region."""
         if len(regions) > MAX_REGIONS:
             regions = _join_layers(regions)
         if not regions:
@@ -72,7 +72,7 @@ NO_REGIONS = Regions()
 
 
 def _join_layers(regions: Sequence[Region]) -> list[Region]:
-    """At most MAX_REGIONS regions: groups of layers in a row, as small as possible, become one."""
+    """Join consecutive layers into the smallest groups that make at most MAX_REGIONS regions."""
     layers = [one.layer for one in regions if one.layer is not None]
     num_others = len(regions) - len(layers)
     first, num_layers = min(layers, default=0), len(set(layers))

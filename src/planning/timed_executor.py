@@ -11,7 +11,7 @@ from ..core.plan import StepPlan, StepResult
 from .step_time import StepTimeModel, StepWork
 
 TOKEN = 0
-"""The token that every sample gives."""
+"""The token id of every sampled token."""
 
 
 class TimedExecutor:
@@ -32,8 +32,8 @@ class TimedExecutor:
     def decode_seconds(
         self, num_requests: int, num_computed_tokens: int, num_steps: int
     ) -> Iterator[float]:
-        """Predicted times of steps that decode the same requests, which have `num_computed_tokens`
-        together before the first one."""
+        """Predict the seconds of each of several steps that decode the same requests. Before the
+        first step, the requests have `num_computed_tokens` computed tokens together."""
         for number in range(1, num_steps + 1):
             work = StepWork(
                 num_tokens=num_requests,

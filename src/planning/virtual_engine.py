@@ -155,8 +155,8 @@ class VirtualEngine:
         return OpenStep(plan, result, now + self._executor.step_seconds), updates
 
     def jump(self, now: float) -> Jump | None:
-        """The next steps from now on, if they are so alike that they can be computed at once. They
-        change nothing before `land`."""
+        """The next steps, if they only decode the same requests. None: `launch` the next step. The
+        state of the engine does not change before `land`."""
         steady = self.core.steady
         if steady is None or (num_steps := steady.num_steps()) < 2:
             return None
@@ -166,7 +166,7 @@ class VirtualEngine:
         return Jump(now, tuple(accumulate(seconds, initial=now))[1:])
 
     def land(self, jump: Jump, num_steps: int) -> None:
-        """End the first steps of a jump. Each of the running requests got a token in each."""
+        """End the first steps of a jump. Each running request gets one token per step."""
         if num_steps:
             assert self.core.steady is not None
             self.core.steady.decode(TOKEN, jump.begin, jump.ends[:num_steps])

@@ -125,7 +125,7 @@ class SlowLookup:
     def __init__(self) -> None:
         self.num_waiting = 0
         self.admitted: list[int] = []
-        """Lengths of the prompts."""
+        """Lengths of the prompts that were admitted."""
 
     @hookimpl
     def before_admit(self, arrival: Arrival) -> Awaitable[None] | None:
@@ -145,7 +145,7 @@ class SlowLookup:
 
 @pytest.mark.parametrize(("prompt", "num_before"), [("xyz", 0), (["abcd", "xyz", "def"], 1)])
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_while_a_plugin_looks_it_up_asks_for_nothing(
+def test_a_client_that_leaves_while_a_plugin_looks_up_its_prompt_is_not_admitted(
     stream: bool, prompt: object, num_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparing, "WAIT_SECONDS", 10 * PATIENCE)

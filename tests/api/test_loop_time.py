@@ -25,8 +25,8 @@ CHAT = "/v1/chat/completions"
 def longest_of(
     served: Served, bodies: Iterable[tuple[str, str, bytes, int]], headers: Mapping[str, str]
 ) -> dict[str, float]:
-    """Seconds that the event loop works at a time for each body: its name, path, bytes and expected
-    status; 0: 200 or 400."""
+    """By name, the longest time in seconds that a body blocks the event loop. `bodies`: name, path,
+    bytes and expected status; 0: 200 or 400."""
     found: dict[str, float] = {}
     with served.client(headers=dict(headers)) as http:
         for name, path, body, status in bodies:
@@ -39,7 +39,7 @@ def longest_of(
 
 
 def longest_callbacks(served: Served, every: int) -> dict[str, float]:
-    """Seconds that the event loop works at a time for each hostile body."""
+    """By name, the longest time in seconds that a hostile body blocks the event loop."""
     return longest_of(served, ((*body, 0) for body in large_bodies(every)), {})
 
 

@@ -1,4 +1,4 @@
-"""Pixels on their way to an engine in a process of its own."""
+"""The server sends pixels to an engine in a process of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARAMS = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
 
 
 def prompt(seed: int, num_items: int = NUM_ITEMS) -> MediaPrompt:
-    """A prompt of images alone."""
+    """A prompt that has only images."""
     items = []
     for number in range(num_items):
         pixels = hashlib.shake_128(bytes((seed, number))).digest(64) * (ITEM_BYTES // 64)
@@ -62,7 +62,9 @@ def test_requests_at_the_same_time_keep_their_own_images(monkeypatch: pytest.Mon
     asyncio.run(main())
 
 
-def test_requests_of_text_are_taken_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_text_are_accepted_while_pixels_are_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def main() -> None:
         async with process(monkeypatch) as engine:
             alone = await answer(engine, "abc")
@@ -74,7 +76,7 @@ def test_requests_of_text_are_taken_meanwhile(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(main())
 
 
-def test_a_request_that_leaves_early_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_leaves_early_harms_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with process(monkeypatch) as engine:
             alone = await answer(engine, prompt(1, 2))

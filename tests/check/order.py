@@ -1,9 +1,9 @@
 """The order in which modules of `make check` start.
 
-A module runs in one process. While a long one that started late runs, the other processes have
-nothing left to do: so the longest start first, and short ones fill the gaps at the end. The order
-of pytest-xdist, by number of tests, has modules with one test of minutes run last, and alone:
-`--no-loadscope-reorder` has it keep this one.
+A module runs in one process. If a long module starts late, the other processes have nothing left to
+do while it runs. So the longest modules start first, and short modules fill the gaps at the end. By
+default, pytest-xdist orders modules by their number of tests, so a module with one test of several
+minutes runs last, and alone. With `--no-loadscope-reorder` it keeps the order of this file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LONGEST = (
     "check/test_hanging_starts.py",
     "oracle/test_toy_product.py",
 )
-"""Below tests/, the longest first: benchmarks/results/make_check_times.md has the seconds."""
+"""Modules below tests/, the longest first. benchmarks/results/make_check_times.md has the times."""
 
 
 def longest_first(items: list[pytest.Item]) -> None:

@@ -8,7 +8,7 @@ from .order import LONGEST, TESTS, longest_first
 
 
 class Item:
-    """What the order looks at."""
+    """The attribute of a test that the order depends on."""
 
     def __init__(self, name: str) -> None:
         self.path = TESTS / name

@@ -57,7 +57,7 @@ class Kind:
     write_model: Callable[[Path], Path]
     make_reference: Callable[[Path], ImageReference]
     narrow: dict[str, int]
-    """The size of images with fewer tokens than those of SIZES."""
+    """The size of images that have fewer tokens than images of SIZES."""
     starved_tokens: int = STARVED_TOKENS
     """Room in the KV cache for one or two of the longest chats."""
 
@@ -187,7 +187,7 @@ def test_drafts_change_no_token(model: Model) -> None:
 def test_an_encoder_cache_for_fewer_tokens_than_a_prompt_has_changes_no_token(
     model: Model,
 ) -> None:
-    """The sizes that the limit promises need a third of the largest prompts' tokens."""
+    """Images of the sizes in the limit need a third of the tokens of the largest prompts."""
     limit = {"image": {"count": MAX_IMAGES, **KINDS[model.kind].narrow}}
     check_chats(model.folder, cases(model, 12)[2:8], QUICK[0], limit_mm_per_prompt=limit)
 

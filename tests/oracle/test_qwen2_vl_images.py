@@ -33,14 +33,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 def test_torch_gives_the_tokens_of_transformers(model: Model) -> None:
-    """Layer by layer; native calls compute the other tests."""
+    """This engine runs layer by layer. In the other tests, steps are native calls."""
     check_chats(model.folder, cases(model, 12)[:4], SETTING, attention_backend="torch")
 
 
 def test_positions_of_text_would_change_the_tokens(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the other tests prove nothing about positions."""
+    """If they did not, the other tests would prove nothing about positions."""
     monkeypatch.setattr(image_model, "find_turns", _of_text)
     with pytest.raises(AssertionError):
         check_chats(model.folder, [case for case in cases(model, 12) if case.images][:3], SETTING)

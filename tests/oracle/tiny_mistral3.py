@@ -75,8 +75,8 @@ _PROCESSOR: Mapping[str, Any] = {
 
 
 def _processor_class() -> Any:
-    """PixtralProcessor. Its module imports another one that needs torchvision, for a function that
-    the processor with Pillow has, too."""
+    """PixtralProcessor. Its module imports a function from a module that needs torchvision. The
+    processor with Pillow has the same function."""
     other = "transformers.models.pixtral.image_processing_pixtral"
     sys.modules[other] = pil
     try:

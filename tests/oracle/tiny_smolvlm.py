@@ -57,7 +57,7 @@ _IMAGES: Mapping[str, Any] = {
 
 
 def write_model(folder: Path, seed: int = 0, *, head_size: int = 16, tile: int = TILE) -> Path:
-    """Write the model's files, and return their folder. `tile`: sides of a tile, in pixels."""
+    """Write the model's files, and return their folder. `tile`: the side of a tile, in pixels."""
     tokenizer = write_tokenizer(folder)
     config = transformers.SmolVLMConfig(
         text_config={

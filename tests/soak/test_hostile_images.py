@@ -1,4 +1,4 @@
-"""Hostile images harm nothing but the process that decodes them, over HTTP and at scale."""
+"""Many hostile images over HTTP harm only the process that decodes them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NUM_FILES = int(os.environ.get("TOKENMILL_SOAK_FILES", "20000"))
 WARM_UP = 1000
 AT_ONCE = 8
 BATCH = 100
-"""Files between two questions of a neighbour."""
+"""Number of files between two requests of another client."""
 LOST_MB = 64
 DECODER = "backends.media.worker"
 """A part of the command line of the process that decodes."""
@@ -60,7 +60,7 @@ NEIGHBOURS = (chat(text("Once")), chat(image(png(picture(1, 60, 50))), text("Wha
 
 
 def answers(http: httpx.Client) -> list[str]:
-    """The words that the neighbours get."""
+    """The answers that the other clients get."""
     found = [http.post(CHAT, json=body) for body in NEIGHBOURS]
     assert [one.status_code for one in found] == [200, 200], found[-1].text
     return [one.json()["choices"][0]["message"]["content"] for one in found]

@@ -15,7 +15,7 @@ from tokenmill.core.config import EngineConfig
 from tokenmill.core.interfaces import no_progress
 
 SIDE = 512
-"""Sides of a tile of SmolVLM-256M: a large image has 13 MB of pixels."""
+"""Side of a tile of SmolVLM-256M, in pixels. A large image has 13 MB of pixels."""
 
 
 def test_no_large_body_holds_up_the_event_loop() -> None:
@@ -25,7 +25,7 @@ def test_no_large_body_holds_up_the_event_loop() -> None:
 
 
 def test_no_large_body_with_images_does_either(tmp_path: Path) -> None:
-    """8 photos have 100 MB of pixels, which go to the engine's process."""
+    """8 photos have 100 MB of pixels, which the server sends to the engine's process."""
     config = EngineConfig.from_options(
         model=str(write_model(tmp_path, tile=SIDE)),
         served_model_name="tiny",

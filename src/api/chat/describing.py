@@ -117,7 +117,7 @@ def _description(tools: Sequence[Mapping[str, Any]], syntax: CallSyntax) -> str:
 
 
 def _in_a_row(*contents: Any) -> Any:
-    """Contents as one: a text, or parts if there are images."""
+    """The contents joined in order: a list of parts if one of them is an image, else a text."""
     lists = [one if isinstance(one, list) else [_part(one or "")] for one in contents]
     if any(part.get("type") == "image" for parts in lists for part in parts):
         return [part for parts in lists for part in parts]

@@ -16,7 +16,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 def images_in_order(messages: Messages, images: Sequence[GivenImage]) -> list[GivenImage]:
-    """The images in the order in which messages for the chat template have them."""
+    """The images, in the order of their parts in the messages for the chat template."""
     parts = (
         part
         for message in messages
@@ -32,14 +32,15 @@ def encode_images(
     encode: Callable[[Messages], list[int]],
     num_places: Callable[[Sequence[int]], int],
 ) -> list[int]:
-    """The token ids of messages with these images; `num_places` counts places of images in them.
+    """Encode messages with these images, and return the token ids.
 
-    Raises InvalidRequestError for the first image that the chat template does not show, and what
-    `encode` raises for the messages without images.
+    `num_places` counts the places of images in token ids. Raises InvalidRequestError for the first
+    image that the chat template does not show. If `encode` fails even without images, its error is
+    raised.
     """
 
     def hides_one(num_images: int) -> bool:
-        """Whether it does not show all of the first images."""
+        """Whether the chat template hides one of the first `num_images` images."""
         try:
             token_ids = encode(list(_with_first(messages, num_images)))
         except InvalidRequestError:
@@ -59,7 +60,7 @@ def encode_images(
 
 
 def _with_first(messages: Messages, num_images: int) -> Iterator[Mapping[str, Any]]:
-    """Messages with this number of images; no text stands in the places of the others."""
+    """The messages with the first `num_images` images. Empty texts replace the other images."""
     for message in messages:
         content = message.get("content")
         if isinstance(content, list):

@@ -114,14 +114,17 @@ async def submit_all(
         params = params.with_changes(output_kind=OutputKind.FINAL)
     metered, stats = _metered(request), answer_stats(request.scope)
     streams: list[RequestStream] = []
-    try:
+
+    async def submit_each() -> None:
         for index, prompt in enumerate(prompts):
             shared = streams[0].request_id if streams else options.request_id
             own = options.with_changes(request_id=shared, prompt_index=index)
-            # It may wait: for the compilation of a grammar, for images, and for other machines that
-            # plugins ask in `before_admit`.
-            submitting = engine.submit(prompt, params, own)
-            streams.append(await unless_disconnected(request, submitting))
+            streams.append(await engine.submit(prompt, params, own))
+
+    try:
+        # `submit` may wait: for the compilation of a grammar, for images, and for other machines
+        # that plugins ask in `before_admit`. Else all prompts are queued before the engine begins.
+        await unless_disconnected(request, submit_each())
         if metered is not None:
             lengths = [len(stream.prompt_token_ids) for stream in streams]
             room = sum(_room(length, params, engine) for length in lengths)

@@ -113,7 +113,7 @@ class _Tracks:
 
     def _within(self, part: Event, regions: Regions) -> Iterator[Event]:
         """The regions of a slice, as slices within it. They are cut at its ends, because viewers
-        show slices that overlap in part somewhere else."""
+        show slices that overlap only in part on another track."""
         end = part["ts"]
         last = end + part["dur"]
         for one in regions:

@@ -1,6 +1,8 @@
-"""Routes that answer with a trace of the engines' steps. They read the step log, so a trace needs
-no recording, and several clients may ask for one at the same time. Only the regions within steps
-are measured on request."""
+"""Routes that answer with a trace of the engines' steps.
+
+They read the step log, so steps need no recording, and several clients may ask for a trace at the
+same time. Only the regions within steps are measured on request.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ from .chrome import chrome_trace
 
 SECONDS = 5.0
 LONGEST_SECONDS = MAX_TRACE_SECONDS + 60.0
-"""Maximum age of `since`: the client of the longest trace may be late."""
+"""Maximum age of `since`. A client may fetch even the longest trace 60 seconds late."""
 
 
 async def trace(request: Request) -> Response:
-    """The last seconds of each engine, or its time since /debug/trace was posted, in Chrome's
-    trace-event format."""
+    """Answer with a trace in Chrome's trace-event format: of the last `seconds`, or since the time
+    `since`, which POST /debug/trace has returned."""
     now, context = time.monotonic(), context_of(request)
     if "since" in request.query_params:
         since = _number_in(request, "since", "nan")
@@ -37,8 +39,8 @@ async def trace(request: Request) -> Response:
 
 
 async def begin_trace(request: Request) -> Response:
-    """Measure the regions of the steps of the next seconds. The answer is the time at which this
-    request arrived, from which the trace is to begin."""
+    """Measure the regions of steps for the next `seconds`. Answer with the time at which this
+    request arrived, for the `since` of GET /debug/trace."""
     now, context = time.monotonic(), context_of(request)
     seconds = _seconds_in(request)
     _check_step_log(context)
@@ -65,13 +67,14 @@ async def stop_profile(request: Request) -> Response:
     if began is None:
         raise APIError(409, "no profile is running: POST /start_profile starts one")
     answer = await _trace(context, began)
-    context.traces.profile_began = None  # if no engine answered, the client tries again
+    # After `_trace`: if no engine answers, the profile goes on and the client can stop it again.
+    context.traces.profile_began = None
     await _measure(context, time.monotonic())
     return answer
 
 
 async def _measure(context: AppContext, now: float) -> None:
-    """Measure the regions of steps as long as a trace is taken."""
+    """Measure the regions of steps until the last trace that is being taken ends."""
     has_profile = context.traces.profile_began is not None
     seconds = MAX_TRACE_SECONDS if has_profile else max(0.0, context.traces.until - now)
     await context.engine.measure_regions(seconds)

@@ -83,7 +83,7 @@ class DecoderCall:
         self._nanoseconds: ctypes.Array[ctypes.c_int64] | None = None
         self._marks = CallMarks(decoder.config)
         self.regions = StepRegions()
-        """Gets the regions of each call, if the step's are measured."""
+        """Gets the regions of each call, if the regions of the step are measured."""
         self._load = decoder.expert_load
         experts = decoder.config.experts
         self._expert_tokens = (ctypes.c_int64 * (experts.num_experts if experts else 0))()

@@ -1,7 +1,8 @@
-"""Describes a step whose tokens have three rotary positions each; see rotary_positions.
+"""Describes a step in which each token has three rotary positions; see rotary_positions.
 
-The library turns a token by a row of a table, which its position names. For such a step the table
-has a row per token, and positions count rows: the library sees nothing new.
+The library rotates a token by the row of the rotary table with the index of its position. A step
+with three positions per token gets its own table, with one row per token. The index of a token in
+the step is then its position, so the library needs no change.
 
 Shape suffixes: t tokens, c columns of a rotary table.
 """
@@ -31,8 +32,11 @@ class TurnedLayers:
     def follow(
         self, model: DecoderModelStruct, rotary_3t: torch.Tensor
     ) -> tuple[DecoderModelStruct, torch.Tensor]:
-        """The description for a step, valid until the next call, and the positions of its tokens.
-        `model` has the same layers."""
+        """Return the description of the decoder for a step, and the positions [t] of its tokens.
+
+        `model` describes the same layers as in the constructor. `rotary_3t`: see rotary_positions.
+        The description is valid until the next call.
+        """
         turns = [table.at(rotary_3t) for table in self._decoder.rotary_tables]
         self._tables = [(_rows(cos_t1c), _rows(sin_t1c)) for cos_t1c, sin_t1c in turns]
         addresses = [(cos.data_ptr(), sin.data_ptr()) for cos, sin in self._tables]

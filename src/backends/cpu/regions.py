@@ -1,4 +1,4 @@
-"""The regions of a native call: the library marks the times at which they end."""
+"""The regions of a native call. The library records the time at which each region ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PER_LAYER = ("q, k, v", "attention", "attention output", "feed-forward")
 
 
 class CallMarks:
-    """Memory for the times that a call marks: DecoderStep::marks of csrc/decoder/decoder.h."""
+    """Memory for the times that a call records: DecoderStep::marks of csrc/decoder/decoder.h."""
 
     def __init__(self, config: ModelConfig) -> None:
         """`config`: of the whole decoder, or of a stage."""
@@ -23,11 +23,11 @@ class CallMarks:
         self.address = ctypes.addressof(self._times)
 
     def read(self, began: float, *, embeds: bool, samples: bool) -> Iterator[Region]:
-        """The regions of the last call, which was made at `began`. `embeds`, `samples`: whether it
-        began with an embedding, and whether it ended with logits.
+        """The regions of the last call, which began at `began`, in seconds of the monotonic clock.
 
-        The library's clock may count from another time than Python's, so the call's first mark is
-        taken for `began`. The two are microseconds apart.
+        `embeds`: the call began with an embedding. `samples`: it ended with logits. The zero of the
+        library's clock may differ from that of Python's clock, so the call's first time is taken to
+        be `began`. The two are microseconds apart.
         """
         first, at = self._times[0], began
         for index, (name, layer) in enumerate(self._order(embeds, samples), 1):

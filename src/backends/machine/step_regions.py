@@ -9,11 +9,11 @@ from ...core.regions import Region, Regions
 
 
 class StepRegions:
-    """The regions of one step at a time. Without a request for them it does nothing."""
+    """Collects the regions of one step at a time. Stays empty if the step is not measured."""
 
     def __init__(self) -> None:
         self.is_measured = False
-        """Whether the regions of this step are wanted."""
+        """Whether the plan asks for the regions of this step."""
         self._found: list[Region] = []
 
     def begin(self, *, is_measured: bool) -> None:
@@ -26,8 +26,8 @@ class StepRegions:
         self._found.extend(regions)
 
     def end(self, name: str) -> None:
-        """Add a region that began when the last one ended, and ends now. Without a last one it does
-        nothing: the step is not measured, or was not computed by a call with regions."""
+        """Add a region that began when the last one ended, and ends now. Does nothing
+        without an earlier region: then the step is not measured, or no call of it has regions."""
         if self._found:
             began = self._found[-1].ended
             self._found.append(Region(name, None, began, time.monotonic()))

@@ -50,8 +50,8 @@ class SingleTorchThread:
 
 @contextmanager
 def all_torch_threads() -> Iterator[None]:
-    """Give torch its threads for one long computation on the calling thread, which other modules
-    than the engine's make, although a SingleTorchThread may be held."""
+    """Give torch all its threads for one long computation on the calling thread, even while a
+    SingleTorchThread is held. For modules of other libraries, such as transformers."""
     torch.set_num_threads(count_torch_threads())
     try:
         yield

@@ -33,7 +33,7 @@ def cost_of_square(vision: Mapping[str, Any], text: Mapping[str, Any], side: int
 
 
 def products_of_token(text: Mapping[str, Any]) -> int:
-    """The multiplications of a token of the text model; see `cost_of_square`."""
+    """The number of multiplications for one token of the text model; see `cost_of_square`."""
     width, heads = text["hidden_size"], text["num_attention_heads"]
     head_dim = text.get("head_dim") or width // heads
     queries, keys = heads * head_dim, (text.get("num_key_value_heads") or heads) * head_dim

@@ -1,5 +1,5 @@
 """Steps with images: rows of the encoder stand in the places of tokens, tokens of an image may see
-each other, and images may change the positions of tokens behind them.
+each other, and images may change the rotary positions of the tokens after them.
 
 Shape suffixes: t tokens of the step, e hidden size, r sampled rows, v vocabulary.
 """
@@ -34,7 +34,7 @@ class ImageStep:
     """A step with images."""
 
     batch: InputBatch
-    """With the last keys and the rotary positions of its tokens."""
+    """The batch, with the last keys and the rotary positions of its tokens."""
     rows: Sequence[tuple[int, torch.Tensor]]
     """Stretches of rows, each with the index of its first token in the batch."""
 
@@ -69,7 +69,7 @@ class ImageModel:
         placeholder: int | None = None,
     ) -> None:
         """`model` runs the decoder. `items`: None in a stage after the first one, which gets hidden
-        states. `placeholder`: the token in whose places rows stand."""
+        states. `placeholder`: the token that rows replace."""
         self._decoder, self._items, self._placeholder = decoder, items, placeholder
         self.model = model
         self._has_grids = has_sections(decoder.config)
@@ -168,7 +168,7 @@ class ImageModel:
 
 
 def has_sections(config: ModelConfig) -> bool:
-    """Whether the place in an image turns tokens."""
+    """Whether the rotary positions of a token depend on its place in an image."""
     return any(kind.rope is not None and kind.rope.sections for kind in config.layer_kinds)
 
 

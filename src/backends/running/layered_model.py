@@ -68,5 +68,5 @@ class LayeredModel:
 
 
 def _turns(batch: InputBatch) -> torch.Tensor:
-    """The positions by which the model turns tokens."""
+    """The rotary positions, [3, t] for a model with sections, else [t]."""
     return batch.positions_t if batch.rotary_3t is None else batch.rotary_3t

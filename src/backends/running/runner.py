@@ -77,8 +77,8 @@ class ModelRunner:
         """`model` computes whole steps of the decoder; None runs it layer by layer. `propose` is
         asked for drafts after each step, with hidden states if `needs_hidden_states`. `processing`
         calls the logits processors; None: there are none. Without `grammars`, requests with a
-        grammar fail. `images` computes the steps that have some; None: the model reads text.
-        `regions`: those of the model's calls, to which the runner adds its own."""
+        grammar fail. `images` computes the steps with images; None: the model reads text.
+        `regions`: the model's calls and the runner add their regions to it."""
         self._decoder = decoder
         self._vocab_size = decoder.config.vocab_size
         self._model = model or LayeredModel(decoder, attention, kv_cache)

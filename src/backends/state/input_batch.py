@@ -41,7 +41,7 @@ class InputBatch:
     positions_t: torch.Tensor
     """The place of each token in its sequence."""
     rotary_3t: torch.Tensor | None = None
-    """int64, by what the model turns each token: see rotary_positions. None: its position."""
+    """Rotary positions, int64; see rotary_positions. None: `positions_t` are used."""
     attention: AttentionBatch
     grant_order: Sequence[int]
     """For each sequence its index in plan.grants."""

@@ -1,9 +1,10 @@
-"""The positions by which a model turns tokens, if images have rows and columns (Qwen2.5-VL).
+"""The rotary positions of tokens in models whose images have rows and columns (Qwen2.5-VL).
 
-Each token has three: its frame, its row and its column. Tokens of text have one number for all
-three. An image begins where the text before it ends; then text goes on after the larger one of the
-image's numbers of rows and columns. So the number of a token behind images is smaller than its
-place in the sequence, which alone says where its K and V are, and what it sees.
+Each token has three rotary positions: frame, row and column. They are equal for a token of text.
+The first token of an image has the next position after the text before it. The first token of text
+after an image has that position plus the larger of the image's numbers of rows and columns. So the
+rotary positions after an image are usually smaller than the place in the sequence. Only the place
+decides where the K and V of a token are stored, and which tokens it sees.
 
 Shape suffixes: t tokens.
 """
@@ -21,8 +22,10 @@ from ...core.requests.media import MediaPlace
 def rotary_positions(
     media: Sequence[MediaPlace], start: int, num_tokens: int
 ) -> npt.NDArray[np.int64]:
-    """int64 [3, t] of the tokens from place `start` in a sequence on. `media`: the items of its
-    prompt, in order. Items without a grid are like text."""
+    """Return the rotary positions, int64 [3, t], of the `num_tokens` tokens from place `start` on.
+
+    `media`: the items of the prompt, in order. The tokens of items without a grid count as text.
+    """
     found_3t = np.tile(np.arange(start, start + num_tokens, dtype=np.int64), (3, 1))
     shift = 0
     for place in media:

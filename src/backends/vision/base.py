@@ -1,4 +1,5 @@
-"""The interface between vision towers and the engine. Each kind of tower has a folder here.
+"""The interface between vision towers and the engine. A tower is the encoder of images, with the
+projection into the text model. Each kind of tower has a folder here.
 
 Shape suffixes: n images, y, x pixels, c channels, r tokens of an image, t hidden size of the text
 model.
@@ -32,23 +33,26 @@ class Tower(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all weights."""
+        """Memory of all weights, in bytes."""
         ...
 
     def encode(self, pixels_nyxc: torch.Tensor) -> torch.Tensor:
-        """Return [n, r, t] of images of one shape, uint8, on the CPU. Images may have any shape
-        that the model's media processor makes; r depends on it."""
+        """Return the rows [n, r, t] of images of one shape.
+
+        Pixels are uint8, on the CPU. Images may have any shape that the model's media processor
+        makes; r depends on the shape.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestImage:
-    """The needs of the largest image that a prompt may have."""
+    """The sizes of the largest image that a prompt may have."""
 
     num_tokens: int
     """The number of tokens that its items fill."""
     pixel_bytes: int
-    """The pixels of its items."""
+    """Memory for the pixels of its items."""
     run_shape: tuple[int, int]
     """Height and width of the largest item, in pixels."""
     span_tokens: int = 0
@@ -56,7 +60,7 @@ class LargestImage:
 
 
 class TowerPlan(Protocol):
-    """A tower that is not loaded yet: what the files of a model say about it."""
+    """A tower that is not loaded yet, described by the files of a model."""
 
     @property
     def text_hidden_size(self) -> int: ...
@@ -77,7 +81,7 @@ class TowerPlan(Protocol):
         width: int | None,
         height: int | None,
     ) -> LargestImage:
-        """The largest image up to a size in pixels; None: of any size.
+        """The largest image of at most `width` x `height` pixels; None: of any size.
 
         `fields`: those of VisionSource. `kwargs`: --mm-processor-kwargs. Raises ConfigError for
         settings that the processor cannot follow.
@@ -89,12 +93,12 @@ class TowerPlan(Protocol):
         ...
 
     def run_bytes(self, height: int, width: int, itemsize: int) -> int:
-        """Estimate the memory for encoding one image of this size in pixels, with numbers of
-        `itemsize` bytes."""
+        """Estimate the bytes of memory for encoding one image of this size in pixels. Activations
+        have `itemsize` bytes per value."""
         ...
 
     def weight_bytes(self, linear: type[LinearBackend], spec: LinearSpec) -> int:
-        """The memory of the weights, as `load` loads them."""
+        """The memory of the weights that `load` loads, in bytes."""
         ...
 
     def load(
@@ -106,8 +110,8 @@ class TowerPlan(Protocol):
         linear: LinearBackend,
         attention: type[AttentionBackend] | None,
     ) -> Tower:
-        """Read the tower in `dtype` on `device`; `linear` makes its products, and `attention`
-        computes attention if it can.
+        """Read the tower in `dtype` on `device`. `linear` makes its matrix products. `attention`
+        computes attention if it supports the tower.
 
         `files` have the names of `tower_tensor`. Raises ConfigError when a tensor is missing or has
         the wrong shape.

@@ -14,12 +14,12 @@ PARTS_PER_THREAD = 4
 
 
 def divided(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
-    """Return `function(*tensors)`, which computes each index of the first dimension alone, and
-    keeps the shape of the first tensor.
+    """Return `function(*tensors)`, computed in parts by several threads if torch has one thread.
 
-    Beside native kernels torch has one thread (see SingleTorchThread), and attention and
-    activations would take half of the encoder's time. Then each thread of a pool computes parts.
-    They are small, so that not all of the result is in memory twice.
+    `function` must compute each index of the first dimension independently, and keep the shape of
+    the first tensor. While native kernels are in use, torch has one thread (see SingleTorchThread),
+    and attention and activations would take half of the encoder's time. Parts are small, so that
+    only a fraction of the result is in memory twice.
     """
     num_threads = min(count_torch_threads(), len(tensors[0]))
     if tensors[0].device.type != "cpu" or torch.get_num_threads() > 1 or num_threads == 1:

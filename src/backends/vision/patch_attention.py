@@ -1,4 +1,4 @@
-"""Attention between all patches of an image, computed by a backend for a paged cache.
+"""Attention between all patches of an image, computed by a backend for a paged KV cache.
 
 Shape suffixes: p patches, h heads, d head size.
 """
@@ -15,21 +15,24 @@ from ..attention.reasons import reasons_against
 
 _BLOCK_SIZE = 64
 _HEAD_STEP = 16
-"""Kernels compute with heads of a multiple of this."""
+"""Kernels need a head size that is a multiple of this."""
 
 
 def padded_head_size(head_size: int) -> int:
-    """The size of heads with zeros at the end, which change no result."""
+    """The size of heads after padding with zeros, which do not change the result."""
     return -(-head_size // _HEAD_STEP) * _HEAD_STEP
 
 
 class PatchAttention:
-    """Takes an image for a prompt whose tokens see each other. Its cache holds one layer."""
+    """Computes the patches of an image like a prompt whose tokens see each other.
+
+    The KV cache has one layer, and lives for one call.
+    """
 
     def __init__(
         self, backend: type[AttentionBackend], head_size: int, spec: AttentionSpec
     ) -> None:
-        """Use `find_patch_attention`. `head_size`: without padding, which `spec` includes."""
+        """Use `find_patch_attention`. `head_size` is without padding, `spec.head_size` with it."""
         self._backend = backend(spec)
         self._head_size, self._spec = head_size, spec
         self._batch: AttentionBatch | None = None
@@ -37,7 +40,7 @@ class PatchAttention:
         """The metadata of `_batch`."""
 
     def __call__(self, heads_p3hd: torch.Tensor) -> torch.Tensor:
-        """Return the attention [p, h, d] of queries, keys and values, which lie side by side."""
+        """Return the attention [p, h, d] of the queries, keys and values in `heads_p3hd`."""
         spec, num_patches = self._spec, len(heads_p3hd)
         if self._batch is None or self._batch.seq_lens_host[0] != num_patches:
             self._batch = _batch_of(num_patches, spec.device)
@@ -59,7 +62,7 @@ def find_patch_attention(
     dtype: torch.dtype,
     device: torch.device,
 ) -> PatchAttention | None:
-    """Make the attention of a tower. None: `backend` does not serve it, or there is none."""
+    """Make the attention of a tower. None: `backend` is None or does not support the tower."""
     spec = AttentionSpec(
         num_heads=num_heads,
         num_kv_heads=num_heads,
@@ -76,7 +79,7 @@ def find_patch_attention(
 
 
 def _batch_of(num_patches: int, device: torch.device) -> AttentionBatch:
-    """A step with one sequence, in the first blocks of the cache."""
+    """A batch of one sequence, in the first blocks of the cache."""
 
     def integers(*values: int) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)

@@ -1,4 +1,4 @@
-"""Turns the bytes of pixels into the numbers that a tower reads.
+"""Scales the bytes of pixels to the values that a tower reads.
 
 Shape suffixes: n images, y, x pixels, v values of a byte, c channels, p patches.
 """
@@ -14,7 +14,7 @@ from ...core.errors import ConfigError
 from ..weights.config.fields import Fields
 
 INDEX_BYTES = 8
-"""Memory for a byte of an image, while it is looked up in the table of numbers."""
+"""Bytes of memory per byte of an image, while its scaled value is looked up."""
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -23,16 +23,15 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PixelScale:
-    """Bytes of pixels are multiplied by `rescale_factor`; then `mean` is subtracted, and `std`
-    divides."""
+    """The scaled value of a byte of a channel is (byte * `rescale_factor` - mean) / std."""
 
     rescale_factor: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def levels(self) -> torch.Tensor:
-        """The number of each byte in each channel, [v, c], rounded as in transformers'
-        processors."""
+        """The scaled value of each byte in each channel, float32 [v, c], rounded as transformers'
+        processors round it."""
         bytes_v = torch.arange(256, dtype=torch.float64)
         rescaled_v1 = (bytes_v * self.rescale_factor).float()[:, None]
         return (rescaled_v1 - torch.tensor(self.mean)) / torch.tensor(self.std)
@@ -41,7 +40,7 @@ class PixelScale:
 def read_pixel_scale(
     fields: Fields, mean: Sequence[float] = (0.5,) * 3, std: Sequence[float] = (0.5,) * 3
 ) -> PixelScale:
-    """Read the scale. `mean` and `std` are for files that do not name them. Raises ConfigError."""
+    """Read the scale. `mean` and `std` are defaults. Raises ConfigError for wrong fields."""
     rescales = fields.flag("do_rescale", True)
     return PixelScale(
         rescale_factor=fields.number("rescale_factor", 1 / 255) if rescales else 1.0,
@@ -53,7 +52,7 @@ def read_pixel_scale(
 def _channels(
     fields: Fields, name: str, default: Sequence[float], neutral: float
 ) -> tuple[float, ...]:
-    """A number per channel."""
+    """Three values, one per channel."""
     if not fields.flag("do_normalize", True):
         return (neutral,) * 3
     if fields.get(name) is None:
@@ -65,12 +64,12 @@ def _channels(
 
 
 def patches_of(pixels_nyxc: torch.Tensor, levels_vc: torch.Tensor, size: int) -> torch.Tensor:
-    """The numbers of each patch of `size` x `size` pixels, [p, c * y * x], as the weights of a
-    convolution order them. Sides of images are multiples of `size`."""
+    """The scaled values of each patch of `size` x `size` pixels, [p, c * y * x], in the order of
+    the weights of a convolution. The sides of images must be multiples of `size`."""
     _, height, width, _ = pixels_nyxc.shape
     device = levels_vc.device
     channels_c = torch.arange(3, device=device)
-    # Bytes are copied, and become indices there: eight times as large.
+    # The bytes are copied to the device first. As int64 indices they are eight times as large.
     numbers_nyxc = levels_vc[pixels_nyxc.to(device).long(), channels_c]
     grid = numbers_nyxc.view(-1, height // size, size, width // size, size, 3)
     return grid.permute(0, 1, 3, 5, 2, 4).reshape(-1, 3 * size * size)

@@ -37,8 +37,8 @@ PLANS: Mapping[str, Callable[[Mapping[str, Any], str], TowerPlan]] = {
     "qwen2_5_vl": read_wrapped,
     "smolvlm": read_siglip,
 }
-"""By model type, the function that reads a plan from the fields of VisionSource, and from the file
-that errors name. It raises ConfigError."""
+"""By model type, the function that reads a plan. Its arguments are the fields of VisionSource, and
+the file that errors name. It raises ConfigError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Vision:
     """Estimated memory for one run of the tower, with all images that the device encodes at
     once."""
     is_wrapped: bool = False
-    """Whether transformers computes the tower. Then the start compares a prompt with it."""
+    """Whether transformers computes the tower. Then the start checks a prompt with an image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ _FILES = ("preprocessor_config.json", "processor_config.json")
 _PARTS = ("vision_model.", "connector.", "multi_modal_projector.", "visual.")
 """Beginnings of the names of the tower's tensors, in some files after `model.`."""
 _TOWER = "vision_tower."
-"""The beginning in Gemma 3 and Mistral 3, in older files with `vision_model.` after it."""
+"""The beginning of names in Gemma 3 and Mistral 3. In older files, `vision_model.` follows."""
 
 
 class NoVision(Exception):
@@ -54,8 +54,8 @@ class VisionSource:
 
 
 def image_fields(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a directory says about images: the fields of config.json, given here, and of the
-    files beside it. Raises ConfigError for a damaged file."""
+    """All fields about images in a directory: `fields`, which are those of config.json, and the
+    fields of the files beside it. Raises ConfigError for a damaged file."""
     found = dict(fields)
     for name in _FILES:
         if (path / name).exists():
@@ -65,7 +65,7 @@ def image_fields(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tower_tensor(name: str) -> str | None:
-    """The tower's name of a model's tensor; None: it is not part of it."""
+    """The name that the tower uses for a tensor of a model; None: the tower does not have it."""
     bare = name.removeprefix("model.")
     if bare.startswith(_TOWER):
         return "vision_model." + bare.removeprefix(_TOWER).removeprefix("vision_model.")

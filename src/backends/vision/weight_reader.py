@@ -1,4 +1,4 @@
-"""Takes the tensors of a vision tower in the form in which it computes with them."""
+"""Reads the tensors of a vision tower, and converts them for its computation."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..linear.choice import packed_bytes
 from .source import TowerFiles
 
 _FLOAT32 = 4
-"""Bytes of a number of a bias that a native backend keeps."""
+"""Bytes per value of a bias in a native backend."""
 
 
 class WeightReader:
-    """Reads tensors, and makes products of them."""
+    """Reads tensors, and makes matrix products of them."""
 
     def __init__(
         self,
@@ -28,8 +28,8 @@ class WeightReader:
         self._files, self._dtype, self._device, self._linear = files, dtype, device, linear
 
     def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """A tensor; one with more dimensions, as of a convolution, is flattened. Raises ConfigError
-        when it is missing or has the wrong shape."""
+        """Read a tensor. If it has more dimensions, as in a convolution, flatten it to `shape`.
+        Raises ConfigError when the tensor is missing or has the wrong shape."""
         stored = self._files.stored(name)
         if (
             len(stored.shape) < len(shape)
@@ -45,7 +45,8 @@ class WeightReader:
     def linear(
         self, names: Sequence[str], out_size: int, in_size: int, *, has_bias: bool
     ) -> Projection:
-        """The products of one input with several matrices, as one. Raises ConfigError as `take`."""
+        """The products of one input with several matrices, joined into one. Raises ConfigError; see
+        `take`."""
         weights = [self.take(f"{name}.weight", (out_size, in_size)) for name in names]
         if not has_bias:
             return self._linear.linear(weights, None)
@@ -55,7 +56,7 @@ class WeightReader:
     def gate_up(
         self, gate: str, up: str, out_size: int, in_size: int, activation: str
     ) -> Projection:
-        """See LinearBackend.gate_up; without a bias. Raises ConfigError as `take`."""
+        """See LinearBackend.gate_up; without a bias. Raises ConfigError; see `take`."""
         first, second = (self.take(name, (out_size, in_size)) for name in (gate, up))
         return self._linear.gate_up(first, second, None, activation)
 
@@ -67,7 +68,7 @@ class WeightReader:
 def product_bytes(
     linear: type[LinearBackend], spec: LinearSpec, rows: int, inputs: int, *, has_bias: bool
 ) -> int:
-    """The memory of the product with a matrix of [rows, inputs]."""
+    """The memory of the product with a matrix [rows, inputs], in bytes."""
     packed = packed_bytes(linear, spec, spec.dtype, rows, inputs)
     is_native = packed is not None  # such backends keep biases in float32
     size = rows * inputs * spec.dtype.itemsize if packed is None else packed

@@ -233,10 +233,10 @@ class EngineClient(Protocol):
         ...
 
     async def measure_regions(self, seconds: float) -> None:
-        """For the next `seconds`, measure the regions of each step on the device, for `trace`.
+        """Measure the regions of each step in the next `seconds`, for `trace`.
 
-        A second call replaces the first one; 0 seconds end it. Only steps that run as one native
-        call have such regions. An engine that is started again does not go on with it.
+        A second call replaces the first one; 0 seconds end the measurement. Only steps that run as
+        one native call have regions. An engine that restarts does not continue the measurement.
         """
         ...
 

@@ -66,7 +66,7 @@ class ImageReading:
         return place_images(token_ids, images, self._shown_token_id)
 
     def num_places(self, token_ids: Sequence[int]) -> int:
-        """The number of tokens that show an image."""
+        """The number of tokens that stand for an image."""
         return token_ids.count(self._shown_token_id)
 
     @property

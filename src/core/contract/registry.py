@@ -46,8 +46,8 @@ class PluginContext:
     replica: Replica = ONLY_REPLICA
     """This engine among those of the server, for example for a file of its own."""
     is_simulated: bool = False
-    """True in a simulation: nobody reads metrics or logs. An observer that only reports may return
-    None from its factory, so that simulations are faster."""
+    """True in a simulation, whose metrics and logs nobody reads. The factory of an observer that
+    only reports may return None, so that simulations are faster."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -104,7 +104,7 @@ class PluginHost:
         """The chosen draft length policy. Its methods never raise."""
         self._schedule = self._decision("schedule", DECIDES)
         self.decodes_all = DECODES_ALL.of(built.scheduler) and len(self._schedule.guards) == 1
-        """See members.DECODES_ALL. False with a wrapper around `schedule`."""
+        """See members.DECODES_ALL. False if a plugin wraps `schedule`."""
         self._preempt = self._decision("preempt", DECIDES, check=_check_victim)
         self._before_admit = Preparations(self._make_guards("before_admit", ADMITS))
         self.prepares = bool(self._before_admit.guards)

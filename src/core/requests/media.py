@@ -21,8 +21,8 @@ class MediaItem:
     start: int
     """Position of its first token in the prompt."""
     num_tokens: int
-    """Number of tokens from `start` on, from its first row to its last one. Each that is the
-    model's placeholder gets a row."""
+    """Number of tokens from `start` on, from its first row to its last one. Each placeholder token
+    of the model among them gets a row."""
     num_between: int = 0
     """The number of other tokens among them. They keep their own embeddings."""
     cost: int
@@ -37,7 +37,7 @@ class MediaItem:
     """See MediaPlace."""
 
     def is_shown_by(self, token_ids: Sequence[int], placeholder: int) -> bool:
-        """Whether these tokens, from `start` on, are those that its rows replace."""
+        """Whether `token_ids`, the tokens from `start` on, have the placeholders of this item."""
         return (
             len(token_ids) == self.num_tokens > 0
             and token_ids[0] == token_ids[-1] == placeholder
@@ -60,8 +60,8 @@ class MediaPlace:
     is_whole: bool = False
     """Whether its tokens are a span. Then each grant has all of them, or none."""
     grid: tuple[int, ...] = ()
-    """[frames, rows, columns] of its tokens, for models in which the place in an image is part of a
-    token's position. Empty: positions count up, as in text."""
+    """[frames, rows, columns] of its tokens, for models in which a token's position depends on its
+    place in the image. Empty: positions count up, as in text."""
 
 
 def media_in(items: Sequence[MediaItem], start: int, end: int) -> bytes:

@@ -111,7 +111,7 @@ class EngineProcess(asyncio.Protocol):
         self._news: dict[OutputStream, None] = {}
         """Streams with unsent outputs, in the order in which they got them."""
         self._pixels: defaultdict[int, dict[bytes, bytes]] = defaultdict(dict)
-        """Pixels of the items of requests that follow, by number and digest."""
+        """Pixels of items whose requests have not arrived yet, by request number and digest."""
         self._submitting: dict[int, asyncio.Task[None]] = {}
         self._tracing: set[asyncio.Task[None]] = set()
         self._is_flush_due = False

@@ -138,7 +138,7 @@ class EngineLink(asyncio.Protocol):
         self._child: Child | None = None
         self._transport: asyncio.Transport | None = None
         self._can_write = asyncio.Event()
-        """Not set while the engine has much to read."""
+        """Cleared while the engine has much to read."""
         self._can_write.set()
         self._sending: dict[int, int] = {}
         """The size of the pixels of each request whose pixels are being sent, by number."""
@@ -346,10 +346,11 @@ class EngineLink(asyncio.Protocol):
         stream.ignored_keywords = answer.ignored_keywords
 
     async def _send_pixels(self, stream: RemoteStream, size: int) -> None:
-        """Send the pixels of a request that follows, as fast as the engine reads them; `size`: of
-        all in bytes. Messages of other requests may go between them.
+        """Send the pixels of a request before the request, as fast as the engine reads them; `size`:
+        their bytes. Messages of other requests may go between them.
 
-        Raises EngineStoppedError if the engine is lost, or the request is ended meanwhile.
+        Messages of other requests may be sent between them. Raises EngineStoppedError if the engine
+        is lost, or the request ends meanwhile.
         """
         number = stream.number
         self._sending[number] = size
@@ -391,7 +392,7 @@ class EngineLink(asyncio.Protocol):
         return (await self._ask(Observed, Observe, after_step)).found
 
     def measure_regions(self, until: float) -> None:
-        """Let the engine measure the regions of its steps until a time."""
+        """Ask for the regions of the engine's steps until a time of the monotonic clock."""
         if not self.is_lost:
             self._send(MeasureRegions(until))
 

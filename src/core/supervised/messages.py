@@ -34,8 +34,8 @@ class StartEngine(Message, frozen=True):
 
 
 class Pixels(Message, frozen=True):
-    """The pixels of an item of a request that follows. They come one by one, because all images of
-    a request would stop the event loops for too long."""
+    """The pixels of one item, sent before its request. Each item has its own message, because one
+    message with all images of a request would block the event loops for too long."""
 
     number: int
     digest: bytes

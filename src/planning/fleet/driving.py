@@ -58,7 +58,7 @@ class Driver:
             self._turn_at(replica, max(time, turn))
 
     def _launch(self, replica: Replica, begin: float) -> bool:
-        """Begin a step at a time that may have passed; returns whether there was one."""
+        """Begin a step at the time `begin`, which may be in the past; returns whether one began."""
         step, updates = replica.engine.launch(begin)
         self._note(replica, updates)
         if step is None:
@@ -69,7 +69,7 @@ class Driver:
         return True
 
     def _report_later(self, replica: Replica, step: OpenStep, last: float) -> None:
-        """Plan the next report of the load in a long step. `last`: the time of the one before."""
+        """Plan the next report of the load in a long step. `last`: the time of the last report."""
         while step.end - last > REPORT_SECONDS:
             last += REPORT_SECONDS
             if last >= self._clock.now:
@@ -77,8 +77,11 @@ class Driver:
                 return
 
     def catch_up(self, replica: Replica) -> None:
-        """If a replica jumps, end the steps before now and begin the next one: it must be where it
-        would be without the jump, because its requests are about to change."""
+        """Interrupt the jump of a replica whose requests are about to change.
+
+        End the steps before now and begin the next one, so that the replica has the same state as
+        without the jump. Does nothing if the replica is not in a jump.
+        """
         jump = replica.step
         if not isinstance(jump, Jump):
             return

@@ -45,7 +45,7 @@ class Sender:
         """Index in `serving` by the replica's index; None if it must be made again."""
         self._changed: set[Replica] = set()
         self.before_submit: Callable[[Replica], None] = lambda replica: None
-        """Called before a replica that lives gets a request."""
+        """Called before a live replica gets a request."""
 
     # Replicas
 

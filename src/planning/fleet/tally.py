@@ -27,7 +27,7 @@ class Gaps:
         self._counts: Counter[int] = Counter()
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """Count a gap, or several equal ones."""
+        """Count a gap of some seconds, `count` times."""
         self._counts[math.ceil(math.log(max(seconds, 1e-9)) / _STEP)] += count
 
     def percentile(self, fraction: float) -> float | None:
@@ -106,7 +106,7 @@ class Tally:
         client.last_token = now
 
     def note_tokens(self, clients: Collection[Client], times: Sequence[float]) -> None:
-        """Count a token per time for each client. All of them have got a token before."""
+        """Count one token at each time for each client. Each client already has a token."""
         self.num_output_tokens += len(clients) * len(times)
         for client in clients:
             assert client.last_token is not None

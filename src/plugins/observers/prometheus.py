@@ -308,7 +308,7 @@ def _checked_prefix(prefix: str) -> str:
 
 
 def make_prometheus(context: PluginContext) -> PrometheusMetrics | None:
-    """The observer; None in a simulation, whose metrics nobody reads."""
+    """Make the observer; None in a simulation, because nobody reads its metrics."""
     return None if context.is_simulated else PrometheusMetrics(context)
 
 

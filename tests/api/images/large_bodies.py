@@ -10,7 +10,7 @@ from typing import Any
 from .calls import CHAT, MESSAGES, RESPONSES, in_base64, text
 
 ALONE = 11 << 20
-"""Bytes of a file whose body has about 15 MiB."""
+"""Size of a file in bytes. A body with the file has about 15 MiB."""
 TOGETHER = 13 << 20
 Parts = Sequence[Any]
 

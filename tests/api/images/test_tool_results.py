@@ -1,4 +1,4 @@
-"""Images in results of tools: shown where the chat template shows them, else refused by place."""
+"""Images in tool results. An image that the chat template does not show is refused."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .calls import CHAT, MESSAGES, ONE, RESPONSES, TWO, data_url, image_part, in
 
 WORDS = "Look at "
 SHOWN = TEMPLATE.replace("{{message['role']", "{{message.tool_calls}}{{message['role']", 1)
-"""A template that shows calls, and results of tools as it shows all messages."""
+"""A template that shows tool calls. It shows tool results like all other messages."""
 ONLY_USERS = SHOWN.replace(
     "== 'image' %}{{ '<image>'", "== 'image' and message.role == 'user' %}{{ '<image>'"
 )
-"""A template that shows the images of users alone."""
+"""A template that shows images only in messages of users."""
 
 
 def chat_body(*parts: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def num_tokens(answer: httpx.Response) -> int:
 def test_results_that_become_a_message_of_the_user_keep_their_images(
     http: httpx.Client, reference: ImageReference
 ) -> None:
-    """The template of SmolVLM knows no tools."""
+    """The template of SmolVLM does not support tools."""
     user, said, result = chat_body(text("A cat: "), image_part(TWO))["messages"]
     answer = http.post(
         "/tokenize", json={"messages": [user, said, result, {"role": "user", "content": "So?"}]}
@@ -117,7 +117,7 @@ def test_results_that_become_a_message_of_the_user_keep_their_images(
     assert answer.json()["tokens"] == expected
 
 
-def test_all_three_apis_show_them(http: httpx.Client) -> None:
+def test_all_three_apis_show_images_in_tool_results(http: httpx.Client) -> None:
     counts = {num_tokens(http.post(path, json=body)) for path, body, _ in bodies()}
     assert len(counts) == 1
 

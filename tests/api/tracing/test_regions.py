@@ -1,4 +1,4 @@
-"""Traces show what a native step does, if they were begun before it."""
+"""A trace shows the regions of a native step, if the trace began before the step."""
 
 from __future__ import annotations
 

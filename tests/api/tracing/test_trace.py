@@ -130,7 +130,7 @@ def test_a_wrong_number_of_seconds_is_refused(
 
 
 @pytest.mark.parametrize("since", ["nan", "x", "1e12", "-1e6"])
-def test_a_time_that_is_no_answer_of_the_server_is_refused(http: httpx.Client, since: str) -> None:
+def test_a_since_that_the_server_did_not_return_is_refused(http: httpx.Client, since: str) -> None:
     answer = http.get(f"/debug/trace?since={since}", headers=ADMIN)
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "since"
 

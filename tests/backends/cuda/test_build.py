@@ -20,7 +20,8 @@ CHECK = (pytest.mark.check, pytest.mark.depends_on("src/backends/cuda/csrc"))
 
 
 def with_nvcc(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark what calls the real compiler, which takes minutes in all. No CPU changes its output."""
+    """Mark tests that call the real compiler. They take minutes in all. The CPU does not change the
+    output of the compiler."""
     for mark in CHECK:
         test = mark(test)
     return test

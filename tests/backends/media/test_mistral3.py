@@ -32,7 +32,7 @@ FLAT = CONFIG | {"size": {"height": 48, "width": 200}}
 def theirs(data: bytes, config: dict[str, Any]) -> Tiles:
     """The pixels of transformers' processor, from the bytes of a file. Raises ValueError."""
     settings = {name: config[name] for name in ("size", "resample") if name in config}
-    # Without scaling, which the encoder does, pixels stay whole numbers.
+    # The encoder scales pixels. Without scaling they stay integers.
     made = PixtralImageProcessorPil(
         **settings, patch_size={"height": 16, "width": 16}, do_rescale=False, do_normalize=False
     )
@@ -111,7 +111,7 @@ def test_an_image_that_would_have_no_pixels_is_refused() -> None:
 
 
 def test_an_image_of_mistral_small_costs_as_much_as_some_hundred_tokens() -> None:
-    """17.3 TFLOP for the largest image, against 45.5 GFLOP per token."""
+    """17.3 TFLOP for the largest image, compared with 45.5 GFLOP per token."""
     text = {
         "hidden_size": 5120,
         "intermediate_size": 32768,

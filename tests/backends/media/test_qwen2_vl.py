@@ -38,7 +38,7 @@ def theirs(data: bytes, config: dict[str, Any]) -> Tiles:
     """The patches of transformers' processor, from the bytes of a file."""
     names = "size", "min_pixels", "max_pixels", "patch_size", "resample"
     settings = deepcopy({name: config[name] for name in names if name in config})
-    # Without scaling, which the encoder does, pixels stay whole numbers.
+    # The encoder scales pixels. Without scaling they stay integers.
     made = Qwen2VLImageProcessorPil(**settings, do_rescale=False, do_normalize=False)
     image = ImageOps.exif_transpose(Image.open(BytesIO(data)))
     patches: Tiles = made(image, return_tensors="np")["pixel_values"]
@@ -47,7 +47,8 @@ def theirs(data: bytes, config: dict[str, Any]) -> Tiles:
 
 
 def patches_of(image: Tiles) -> Tiles:
-    """Patches of an image, by the squares that become tokens, each with two equal frames."""
+    """The patches of an image, in the order of the squares that become tokens. Each patch has two
+    equal frames."""
     _, height, width, _ = image.shape
     side = 2 * PATCH
     squares = image.reshape(height // side, 2, PATCH, width // side, 2, PATCH, 3)
@@ -89,7 +90,7 @@ def test_settings_are_those_of_the_model(changes: dict[str, Any]) -> None:
     assert np.array_equal(found, theirs(saved(image, "PNG"), CONFIG | changes))
 
 
-def test_a_flag_changes_the_numbers_of_pixels() -> None:
+def test_a_flag_changes_the_bounds_of_pixels() -> None:
     small = Qwen2VLProcessor(CONFIG, {"max_pixels": 4096, "min_pixels": 1024})
     assert small.num_tokens(1000, 1000) == 16
     assert small.num_tokens(3, 3) == 4

@@ -1,4 +1,4 @@
-"""Threads compute parts of a tensor, which together are the whole result."""
+"""Threads compute parts of a tensor. Together, the parts are the whole result."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 0.02}
 def test_all_patches_see_each_other(
     library: Library, instruction_set: str, dtype: torch.dtype, num_heads: int, head_size: int
 ) -> None:
-    """Also where heads are padded, and where an image fills no whole blocks of the cache."""
+    """Even if heads are padded, and if an image does not fill its last block of the cache."""
     attend = find_patch_attention(CPUAttention, num_heads, head_size, dtype, CPU)
     assert attend is not None
     for num_patches in (200, 200, 9, 64):
@@ -52,7 +52,7 @@ def test_all_patches_see_each_other(
         )
 
 
-def test_a_backend_that_cannot_serve_is_passed_over(library: Library) -> None:
+def test_a_backend_that_does_not_support_the_tower_is_not_used(library: Library) -> None:
     assert find_patch_attention(CPUAttention, 2, 64, torch.float16, CPU) is None
     assert find_patch_attention(None, 2, 64, torch.bfloat16, CPU) is None
 
@@ -69,10 +69,10 @@ def test_a_tower_makes_the_rows_of_transformers(library: Library, tmp_path: Path
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_engine_uses_it_beside_native_products(
+def test_an_engine_uses_native_attention_with_native_products(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    """In float32 torch computes, with the order of sums that it always had."""
+    """In float32, torch computes attention, so the order of sums stays the same."""
     write_model(tmp_path, "smolvlm")
     loaded: list[Vision | None] = []
 

@@ -36,7 +36,7 @@ def load(path: Path, dtype: torch.dtype = torch.float32) -> Vision:
 
 
 def rows_of(vision: Vision, seed: int, height: int, width: int) -> torch.Tensor:
-    """The rows without those between the lines."""
+    """The rows without the unused rows between the lines."""
     pixels = bytearray(picture(seed, width, height).tobytes())
     with torch.inference_mode():
         [found] = vision.tower.encode(
@@ -86,7 +86,7 @@ def test_images_that_are_encoded_together_have_their_own_rows(folder: Path) -> N
 
 
 def test_one_thread_of_torch_changes_no_number_by_much(folder: Path) -> None:
-    """Beside native kernels, attention is divided among threads of its own."""
+    """When native kernels are used, torch has one thread, and attention uses other threads."""
     vision = load(folder)
     expected = rows_of(vision, 1, 80, 48)
     single = SingleTorchThread()
@@ -119,7 +119,7 @@ def test_the_weights_are_counted(folder: Path) -> None:
 
 
 def copy_model(folder: Path, target: Path, vision: dict[str, Any], **fields: Any) -> None:
-    """`vision` replaces fields of config.json's vision part, and `fields` its own."""
+    """`vision` replaces fields of vision_config in config.json, and `fields` top-level fields."""
     for file in folder.iterdir():
         (target / file.name).write_bytes(file.read_bytes())
     config = json.loads((target / "config.json").read_text()) | fields

@@ -1,4 +1,4 @@
-"""Unchanged clients send images, and get the words of transformers for them."""
+"""Unchanged clients send images, and get the answers of transformers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Photo:
     """A server whose model reads images, and a photo."""
 
     target: Target
-    """Its text answers the photo with PROMPT after it."""
+    """The answer to the photo with PROMPT after it."""
     path: Path
     text_after_prompt: str
     """The answer to PROMPT with the photo after it."""
@@ -72,6 +72,6 @@ def test_langchain(photo: Photo) -> None:
 
 
 def test_llm_with_an_attachment(photo: Photo) -> None:
-    """It sends the attachment after the prompt."""
+    """`llm` sends the attachment after the prompt."""
     found = run_python(python(), "use_llm.py", *photo.arguments)
     assert found == dict.fromkeys(("whole", "streamed"), photo.text_after_prompt)

@@ -27,13 +27,13 @@ UNEVEN = StepTimeModel(
     per_attended_pair=2.3e-8,
     overhead_per_step=0.0071,
 )
-"""No two steps take equally long, and those with long prompts last longer than a report."""
+"""No two steps take the same time. Steps with long prompts last longer than REPORT_SECONDS."""
 ROUTERS = ("round-robin", "least-loaded", "prefix-aware", "session")
 
 
 @pytest.fixture
 def jumped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Gets the number of steps of each jump, as far as it went."""
+    """The number of steps that each jump has computed."""
     lengths: list[int] = []
     decode = SteadyDecoding.decode
 
@@ -47,7 +47,7 @@ def jumped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def stepwise(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Any]:
-    """Calls a function while no engine jumps."""
+    """Calls a function with jumps disabled."""
 
     def call(function: Callable[[], Any]) -> Any:
         with monkeypatch.context() as patch:
@@ -158,7 +158,7 @@ def test_observers_get_the_events_of_each_step(
 
 
 @pytest.mark.parametrize("is_wrapper", [False, True])
-def test_a_scheduler_that_does_not_promise_it_is_asked_for_each_step(
+def test_a_scheduler_without_decodes_all_is_called_for_each_step(
     packages: Packages, jumped: list[int], is_wrapper: bool
 ) -> None:
     packages.install("asked", _WRAPPER if is_wrapper else _SCHEDULER)

@@ -35,7 +35,7 @@ def ask(
 ) -> T:
     """GET a path, or POST a body to it, and decode the answer. Raises TokenmillError.
 
-    `missing`: what to say if the server does not have the path.
+    `missing`: the message of the error if the server does not have the path.
     """
     key = args.admin_key or os.environ.get(ADMIN_VARIABLE)
     url = args.url if "://" in args.url else f"http://{args.url}"

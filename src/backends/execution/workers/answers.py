@@ -118,7 +118,7 @@ def describe_failures(ranks: Iterable[int], answers: Iterable[Answer]) -> str | 
 
 
 def _regions_of(results: Sequence[StepResult]) -> tuple[Regions, ...]:
-    """The regions of each rank; empty if no rank has measured any."""
+    """The regions of each rank. Empty if no rank measured regions."""
     if not any(result.regions for result in results):
         return ()
     return tuple([result.regions[0] if result.regions else NO_REGIONS for result in results])

@@ -1,4 +1,4 @@
-"""Images for Mistral 3: each keeps its shape, and becomes lines of tokens."""
+"""Images for Mistral 3: each keeps its aspect ratio, and becomes lines of tokens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Mistral3Processor:
     """Makes the same pixels and text as transformers' PixtralProcessor.
 
-    A large image is shrunk to the largest size. Then each side is stretched to a multiple of a
-    token's square.
+    A large image is shrunk until it fits into the largest size. Then each side is rounded up to a
+    multiple of `square`, the side of the pixels of a token.
     """
 
     name = "mistral3"
@@ -66,7 +66,7 @@ class Mistral3Processor:
             width, height = math.floor(width / ratio), math.floor(height / ratio)
         if not width or not height:
             raise InvalidRequestError(
-                "the image is too narrow: after it is shrunk to "
+                "the image is too narrow: after it is shrunk to fit into "
                 f"{settings.width} x {settings.height} pixels, one side is less than a pixel"
             )
         square = settings.square

@@ -28,7 +28,7 @@ _TEXT = {
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
 }
-"""Both: values of fields that are missing, as in transformers."""
+"""Both: defaults of fields that are missing, as in transformers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +37,14 @@ class Settings:
 
     width: int
     height: int
-    """Both: of the largest image, in pixels. A larger one is shrunk."""
+    """Both: of the largest image, in pixels. A larger image is shrunk."""
     square: int
-    """The sides of the pixels that become one token."""
+    """The side of the square that becomes one token, in pixels."""
     resample: int
     """Pillow's number of the filter for resizing."""
     vision: Mapping[str, Any]
     text: Mapping[str, Any]
-    """Both: the parts of config.json with all sizes, for the cost of an image."""
+    """Both: sections of config.json, for the cost of an image."""
     merge_size: int
     """Patches per side of a square."""
     image_token: str

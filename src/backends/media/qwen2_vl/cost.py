@@ -25,7 +25,7 @@ TEXT = {
     "num_attention_heads": 64,
     "num_key_value_heads": 8,
 }
-"""Both: values of fields that are missing, as in transformers."""
+"""Both: defaults of fields that are missing, as in transformers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class EncoderCost:
 
 
 def read_cost(vision: Mapping[str, Any], text: Mapping[str, Any]) -> EncoderCost:
-    """`vision` and `text` are the parts of config.json with all sizes.
+    """`vision` and `text` are the sections of config.json with all sizes.
 
     With width h, inner width i, patches of s x s pixels, squares of m patches per token, windows of
     w patches, L layers of which F see the whole image, and the text model's width t, there are

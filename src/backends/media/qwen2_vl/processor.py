@@ -1,4 +1,4 @@
-"""Images for Qwen2.5-VL: each keeps its shape, which decides about the number of its tokens."""
+"""Images for Qwen2.5-VL: each keeps its aspect ratio, and has a number of tokens by its size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Qwen2VLProcessor:
     """Makes the same pixels and text as transformers' Qwen2VLImageProcessor.
 
-    A still image is a film of two equal frames there. The encoder repeats it, so it is kept once.
+    transformers makes a video of two equal frames from a still image. Here the encoder repeats the
+    frame, so the image is kept once.
     """
 
     name = "qwen2-vl"

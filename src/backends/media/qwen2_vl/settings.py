@@ -18,9 +18,10 @@ BICUBIC = 3
 MIN_PIXELS, MAX_PIXELS = 56 * 56, 28 * 28 * 1280
 """transformers' defaults."""
 LARGEST = 1 << 25
-"""Bounds max_pixels: the memory of an image, and of its patches. Models have at most 13 million."""
+"""Upper bound of max_pixels. It limits the memory of an image and of its patches. max_pixels is at
+most 13 million in the files of models."""
 _SIZE = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
-"""Names of the same numbers in `size`."""
+"""Other names of min_pixels and max_pixels, in the field `size`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +29,10 @@ class Settings:
     """Sizes in pixels."""
 
     unit: int
-    """The sides of the square of patches that becomes one token."""
+    """The side of the square that becomes one token."""
     min_pixels: int
     max_pixels: int
-    """An image is resized until it has this number of pixels, at least and at most."""
+    """Both: bounds of the number of pixels. An image outside them is resized."""
     resample: int
     """Pillow's number of the filter for resizing."""
     image_token: str

@@ -7,13 +7,13 @@ import math
 from ....core.errors import InvalidRequestError
 
 MAX_RATIO = 200
-"""The longer side of an image has at most this many times the pixels of the shorter one."""
+"""Maximum ratio of the longer side of an image to the shorter side."""
 
 
 def resized(
     width: int, height: int, *, unit: int, min_pixels: int, max_pixels: int
 ) -> tuple[int, int]:
-    """Width and height, both multiples of `unit`, with the image's shape as far as possible.
+    """Width and height, both multiples of `unit`, in pixels, close to the image's aspect ratio.
 
     Raises InvalidRequestError for an image that is too long and narrow.
     """

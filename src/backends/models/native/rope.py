@@ -23,8 +23,8 @@ class RotaryTable:
     cos_pc: torch.Tensor
     sin_pc: torch.Tensor
     axis_c: torch.Tensor | None = None
-    """For each column the index of the position that turns it, int64; see RopeConfig.sections.
-    None: a token has one position."""
+    """For each column, the rotary position that it uses (0 frame, 1 row, 2 column), int64. See
+    RopeConfig.sections. None: a token has one position."""
 
     def at(self, positions_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the cosines and sines of positions, [t, 1, c]: the same for every head.

@@ -1,4 +1,4 @@
-"""Compares a small prompt with an image with transformers' own first layers, at the start.
+"""Checks images at the start: compares a small prompt that has an image with transformers.
 
 Shape suffixes: t tokens, e hidden size.
 """
@@ -32,20 +32,20 @@ from .model_check import largest_error
 log = get_logger("model")
 
 _BYTES = 512 << 20
-"""The weights of the layers that are compared: all of a small model. One layer may have more."""
+"""Maximum size of the weights of all layers that are compared. At least one layer is compared."""
 _ROWS, _COLUMNS = 2, 3
-"""Rows and columns of the image's tokens. They differ, so that one cannot pass for the other."""
+"""Rows and columns of the image's tokens. They differ, so that swapping them is noticed."""
 _NUM_TEXT_TOKENS = 5
-"""Before the image, and behind it."""
+"""Number of text tokens before the image, and of those after it."""
 
 
 def check_images(
     parts: ModelParts, checkpoint: Checkpoint, vision: Vision, config: EngineConfig
 ) -> None:
-    """Compare hidden states, where transformers computes the tower. All ranks of a stage do this
-    together.
+    """Compare hidden states with those of transformers, if transformers computes the tower.
 
-    The cost is bounded: some layers of 16 tokens. Raises ConfigError if they differ.
+    All ranks of a stage must call this together. The cost is bounded: some layers of 16 tokens.
+    Raises ConfigError if the hidden states differ.
     """
     stored = as_stored(checkpoint)
     if not isinstance(vision.tower, WrappedTower) or not isinstance(stored, SafetensorsCheckpoint):
@@ -81,8 +81,8 @@ def _refusal(reason: str) -> ConfigError:
 def _compare(
     parts: ModelParts, stored: SafetensorsCheckpoint, vision: Vision, tower: WrappedTower
 ) -> tuple[float, int]:
-    """The largest error of a layer, as a part of its largest number, and the number of layers that
-    are compared. Each begins with transformers' hidden states, so that errors do not add up."""
+    """Return the largest error of a layer, as a fraction of its largest value, and the number of
+    compared layers. Each layer gets transformers' hidden states, so that errors do not add up."""
     from ...vision.wrapped.first_layers import compute_first_layers
 
     own = parts.decoder

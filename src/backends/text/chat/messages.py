@@ -15,7 +15,7 @@ from .tool_calls import check_tool_calls
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """The roles of the OpenAI API, which every model accepts; a template may know more."""
 RESULT_ROLES = ("tool", "function")
-"""The roles of results of tools."""
+"""The roles of messages that are tool results."""
 NO_IMAGES = "the model's chat template shows no images"
 Content = str | list[dict[str, str]]
 """A text, or parts of the types "text" and "image"."""
@@ -50,11 +50,11 @@ def check_messages(
     """Return the messages for the template: role, content and, if given, name, reasoning and tools.
 
     Text parts of a content are joined with newlines, as in vLLM, unless the template shows parts.
-    Then images are parts of type "image". `result_form` is the form of results of tools. Fields
-    that are null or an empty list count as absent. A message with tool calls needs no content: then
-    it is None. The role "developer" becomes "system" if the template does not know it.
-    `takes_tool_calls` says whether the template shows them. Raises InvalidRequestError with param
-    "messages", or the place of an image that is not shown.
+    Then images are parts of type "image". `result_form` is the form of tool results. Fields that
+    are null or an empty list count as absent. A message with tool calls may lack content: then its
+    content is None. The role "developer" becomes "system" if the template does not know it.
+    `takes_tool_calls` says whether the template shows tool calls. Raises InvalidRequestError. Its
+    param is "messages", or the place of an image that the template does not show.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise _invalid("messages must be a list of at least one message")

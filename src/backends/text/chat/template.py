@@ -41,7 +41,7 @@ _CALL: Mapping[str, Any] = {
         {"id": _CALL_ID, "type": "function", "function": {"name": "probe", "arguments": {}}}
     ]
 }
-"""A call of a tool, with an id as long as some templates demand."""
+"""A tool call. Its id has the length that some templates require."""
 
 
 class _Refusal(jinja2.TemplateError):

@@ -20,7 +20,7 @@ _DEFAULTS = {
 }
 """transformers' values of sizes that config.json may lack."""
 _ROTARY = ("axial", "default")
-"""Names of the one kind of rotation in newer and older files."""
+"""The names of the only supported rotary embedding, in newer and in older files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,25 +33,25 @@ class PixtralConfig:
     intermediate_size: int
     num_heads: int
     patch_size: int
-    """The sides of a patch, in pixels."""
+    """The side of a patch, in pixels."""
     rope_theta: float
     activation: str
     """The activation in the layers, one of ACTIVATIONS."""
     merge_size: int
-    """Squares of this many patches per side become one row."""
+    """The side of the square of patches that becomes one row, in patches."""
     projector_norm_eps: float
     projector_activation: str
     """One of ACTIVATIONS."""
     projector_bias: bool
     text_hidden_size: int
     image_token_id: int
-    """Stands in the places of rows."""
+    """The token that rows replace."""
     scale: PixelScale
 
     def run_bytes(self, height: int, width: int, itemsize: int) -> int:
-        """See TowerPlan: where pixels become patches, in attention, or in a feed-forward network.
+        """See TowerPlan. The maximum of three: pixels become patches, attention, and feed-forward.
 
-        Attention has the hidden states, q, k and v, and three times q and k while they are rotated.
+        Attention holds the hidden states, q, k and v, and q and k three times during the rotation.
         """
         e, i = self.hidden_size, self.intermediate_size
         entry = 3 * height * width * (INDEX_BYTES + 2 * itemsize)

@@ -77,7 +77,7 @@ def _projector(reader: WeightReader, config: PixtralConfig) -> Projector:
 
 
 def _frequencies(config: PixtralConfig) -> torch.Tensor:
-    """See PixtralTower: frequencies of a whole head take turns between rows and columns."""
+    """See PixtralTower. Even frequencies of a head are for rows, and odd ones for columns."""
     size = config.hidden_size // config.num_heads
     exponents_f = torch.arange(0, size, 2, dtype=torch.float32) / size
     frequencies_f = 1.0 / config.rope_theta**exponents_f

@@ -21,7 +21,7 @@ from ..pixel_scale import patches_of
 from .config import PixtralConfig
 
 NORM_EPS = 1e-5
-"""The epsilon of all norms but the projector's."""
+"""The epsilon of all norms except the projector's norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +73,19 @@ class Projector:
 class PixtralTower:
     """Encodes pixels; see Tower.
 
-    The rows of an image have its shape, line by line. Between two lines stands a token with an
-    embedding of its own. In its place, a result has a row that is not used.
+    The rows of an image are ordered line by line. In the prompt, a token with its own embedding
+    stands between two lines. The result of `encode` has an unused row in the place of this token.
     """
 
     config: PixtralConfig
     patches: Projection
-    """From the numbers of a patch, [c * y * x], to [e]."""
+    """From the scaled values of a patch, [c * y * x], to [e]."""
     levels_vc: torch.Tensor
-    """The number of each byte in each channel: [256, c]."""
+    """The scaled value of each byte in each channel: [v, c]."""
     norm: RMSNorm
-    """Before the first layer."""
+    """The norm before the first layer."""
     frequencies_f: torch.Tensor
-    """Angles per patch: first those of the row's number, then those of the column's. float32."""
+    """Radians per patch, float32: first the frequencies for the row, then for the column."""
     layers: Sequence[PixtralLayer]
     projector: Projector
     attention: PatchAttention | None = None
@@ -108,7 +108,7 @@ class PixtralTower:
         return ends + sum(layer.num_bytes for layer in self.layers)
 
     def encode(self, pixels_nyxc: torch.Tensor) -> torch.Tensor:
-        """Return the rows [n, r, t] of images, uint8. Their sides are multiples of a square's."""
+        """Return the rows [n, r, t] of uint8 images. Sides must be multiples of a square's side."""
         return torch.stack([self._encode(pixels_yxc[None]) for pixels_yxc in pixels_nyxc])
 
     def _encode(self, pixels_1yxc: torch.Tensor) -> torch.Tensor:
@@ -148,12 +148,12 @@ class PixtralTower:
         return layer.output(out_hpd.transpose(0, 1).flatten(1))
 
     def _project(self, hidden_pe: torch.Tensor, height: int, width: int) -> torch.Tensor:
-        """The rows [r, t] of an image, with one more between two lines."""
+        """The rows [r, t] of an image, with an unused row between two lines."""
         config, projector = self.config, self.projector
         side = config.merge_size
         lines, columns = height // side, width // side
         grid = projector.norm(hidden_pe).view(lines, side, columns, side, config.hidden_size)
-        # As torch's unfold orders them: the numbers of a channel are neighbours.
+        # The order of torch's unfold: the values of a channel are next to each other.
         squares = grid.permute(0, 2, 4, 1, 3).reshape(lines * columns, -1)
         inner = projector.first(projector.merge(squares))
         rows_rt = projector.second(ACTIVATIONS[config.projector_activation](inner))

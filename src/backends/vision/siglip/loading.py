@@ -27,8 +27,8 @@ def load_tower(
     linear: LinearBackend,
     attention: type[AttentionBackend] | None,
 ) -> VisionTower:
-    """Read the tower in `dtype` on `device`; `linear` makes its products, and `attention` computes
-    attention if it can.
+    """Read the tower in `dtype` on `device`. `linear` makes its matrix products. `attention`
+    computes attention if it supports the tower.
 
     `files` have the names of `tower_tensor`. Raises ConfigError when a tensor is missing or has the
     wrong shape.

@@ -20,7 +20,7 @@ from .loading import load_tower
 from .tower import VisionTower, images_at_once
 
 _HUGE = 1 << 14
-"""Pixels. A square of this size has the most tiles that the processor makes."""
+"""In pixels. The processor makes its maximum number of tiles from a square of this size."""
 _FLOAT32 = 4
 """Bytes of a number of a norm of averages."""
 

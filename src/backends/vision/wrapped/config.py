@@ -21,7 +21,7 @@ _DEFAULTS = {
     "window_size": 112,
     "out_hidden_size": 3584,
 }
-"""transformers' values of sizes that config.json may lack."""
+"""transformers' defaults of sizes that config.json may lack."""
 _LARGEST = {
     "depth": 1024,
     "hidden_size": 1 << 16,
@@ -33,9 +33,9 @@ _LARGEST = {
     "window_size": 1 << 14,
     "out_hidden_size": 1 << 20,
 }
-"""transformers would build any tower that a hostile file states."""
+"""Maximum of each size. Without it, transformers would build the huge tower of a hostile file."""
 _FLOAT32 = 4
-"""Bytes of a number in norms and rotations."""
+"""Bytes per value in the rotation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +47,20 @@ class WrappedConfig:
     intermediate_size: int
     num_heads: int
     patch_size: int
-    """The sides of a patch, in pixels."""
+    """The side of a patch, in pixels."""
     spatial_merge_size: int
-    """Squares of this many patches per side become one row."""
+    """The side of the square of patches that becomes one row, in patches."""
     temporal_patch_size: int
-    """Frames of a patch. A still image is repeated."""
+    """Number of frames of a patch. A still image is repeated for each frame."""
     window_size: int
-    """The sides of the windows in which most layers attend, in pixels."""
+    """The side of the attention windows of most layers, in pixels."""
     out_hidden_size: int
     image_token_id: int
     scale: PixelScale
 
     @property
     def unit(self) -> int:
-        """The sides of the square that becomes one row, in pixels."""
+        """The side of the square that becomes one row, in pixels."""
         return self.patch_size * self.spatial_merge_size
 
     @property
@@ -79,8 +79,8 @@ class WrappedConfig:
         yield from ((e, 0), (merged, merged), (merged, 0), (t, merged), (t, 0))
 
     def run_bytes(self, height: int, width: int, itemsize: int) -> int:
-        """Estimate the memory for encoding an image: where pixels become patches, in attention,
-        whose rotation is in float32, or in a feed-forward network."""
+        """Estimate the memory for encoding an image, in bytes. The maximum of three: pixels become
+        patches, attention, whose rotation is in float32, and feed-forward."""
         e, i = self.hidden_size, self.intermediate_size
         num_bytes = 3 * height * width
         entry = num_bytes * (INDEX_BYTES + itemsize * (1 + 2 * self.temporal_patch_size))

@@ -15,7 +15,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 _CLASSES: Mapping[str, Any] = {"qwen2_5_vl": Qwen2_5_VLModel}
 """By model type, transformers' class of the whole model without its head."""
 _CONFIGS: Any = CONFIG_MAPPING
-"""Any: transformers' own types are wrong about it."""
+"""Any: its type in transformers is wrong."""
 
 
 @torch.inference_mode()
@@ -27,11 +27,12 @@ def compute_first_layers(
     is_image_t: torch.Tensor,
     grid: tuple[int, int],
 ) -> list[torch.Tensor]:
-    """The hidden states [t, e] after each of some layers, of a prompt with one image.
+    """Return the hidden states [t, e] of a prompt with one image, after each of the first layers.
 
-    `fields`: those of config.json. `read` reads a tensor of the text model. `hidden_te`: before the
-    first layer, with the rows of the image. `grid`: rows and columns of the image's patches. It
-    raises any exception for a model that transformers cannot build.
+    `fields`: those of config.json. `read` reads a tensor of the text model. `hidden_te`: the hidden
+    states before the first layer, with the rows of the image. `is_image_t`: which tokens are those
+    of the image. `grid`: rows and columns of the image's patches. May raise any exception if
+    transformers cannot build the model.
     """
     config = _CONFIGS[fields["model_type"]].from_dict(dict(fields))
     config.vision_config.depth = 1

@@ -23,10 +23,10 @@ from ..source import TowerFiles
 from .config import WrappedConfig
 
 _CLASSES: Mapping[str, Any] = {"qwen2_5_vl": Qwen2_5_VisionTransformerPretrainedModel}
-"""By model type, transformers' class of the tower. It gets patches and grids, and its images are
-nothing but rows of the embedding."""
+"""By model type, transformers' class of the tower. Its inputs are patches and grids, and its result
+has all that the text model gets of an image."""
 _CONFIGS: Any = CONFIG_MAPPING
-"""Any: transformers' own types are wrong about it."""
+"""Any: its type in transformers is wrong."""
 _PREFIX = "visual."
 """The beginning of the names of the tower's tensors."""
 
@@ -58,15 +58,15 @@ class WrappedTower:
         num_images, height, width, _ = pixels_nyxc.shape
         size = self._config.patch_size
         grid = torch.tensor([[1, height // size, width // size]] * num_images, device=self.device)
-        # While native kernels compute the text model, torch has one thread otherwise.
+        # Without this, torch has one thread while native kernels compute the text model.
         with all_torch_threads():
             rows = self._module(self.patches(pixels_nyxc), grid_thw=grid).pooler_output
         rows_nrt: torch.Tensor = rows.view(num_images, -1, rows.shape[1])
         return rows_nrt
 
     def patches(self, pixels_nyxc: torch.Tensor) -> torch.Tensor:
-        """The numbers of all patches, [patches, c * frames * y * x], ordered by the squares that
-        become tokens."""
+        """The scaled values of all patches, [patches, c * frames * y * x]. The patches of a square
+        that becomes one token are next to each other."""
         config = self._config
         size, merged, frames = (
             config.patch_size,
@@ -75,7 +75,7 @@ class WrappedTower:
         )
         num_images, height, width, _ = pixels_nyxc.shape
         channels_c = torch.arange(3, device=self.device)
-        # Bytes are copied, and become indices there: eight times as large.
+        # The bytes are copied to the device first. As int64 indices they are eight times as large.
         numbers_nyxc = self._levels_vc[pixels_nyxc.to(self.device).long(), channels_c]
         rows, columns = height // size // merged, width // size // merged
         squares = numbers_nyxc.view(num_images, rows, merged, size, columns, merged, size, 3)
@@ -121,7 +121,7 @@ def load_wrapped(
 
 
 def _fill_buffers(module: Any, config: Any, device: torch.device) -> None:
-    """Compute what files do not have: the frequencies of the rotation."""
+    """Compute the frequencies of the rotation, which files do not contain."""
     rotation = type(module.rotary_pos_emb)(config)
     module.rotary_pos_emb = rotation.to(device)
     left = [name for name, one in module.named_buffers() if one.device.type == "meta"]

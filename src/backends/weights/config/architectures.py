@@ -88,9 +88,9 @@ class Architecture:
     partial_rotary: bool = False
     """The field `partial_rotary_factor` counts."""
     rope_sections: Sequence[int] | None = None
-    """RopeConfig.sections, unless config.json states others. None: it states none."""
+    """The default of RopeConfig.sections, if config.json has none. None: no sections."""
     may_lack_text_config: bool = False
-    """config.json of a multimodal model may have the fields of the text model beside the others."""
+    """config.json of a multimodal model may have the text model's fields at the top level."""
     activation_field: str = "hidden_act"
     experts: ExpertsRow | None = None
     yarn_truncates: bool = True

@@ -102,7 +102,7 @@ class Fields:
         return Fields(value, f"{name} in {self.source}")
 
     def replaced(self, values: Mapping[str, Any]) -> Fields:
-        """The same fields, with some other values."""
+        """A copy of the fields, with some values replaced."""
         return Fields({**self._values, **values}, self.source)
 
     def _present(self, name: str, default: Any) -> Any:

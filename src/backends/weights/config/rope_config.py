@@ -54,9 +54,9 @@ class RopeConfig:
     frequency_divisors: tuple[float, ...] | None = None
     """Divisor of each frequency: GGUF files contain llama3's scaling in this form."""
     sections: tuple[int, ...] = ()
-    """The numbers of frequencies that turn by a token's frame, by its row and by its column, in
-    this order; see MediaPlace.grid. Tokens of text have the same number for all three. Empty: a
-    token has one position."""
+    """The numbers of frequencies that rotate by a token's frame, row and column, in this order. See
+    MediaPlace.grid. The three positions of a token of text are equal. Empty: a token has one
+    position."""
 
     def __post_init__(self) -> None:
         if self.theta <= 0 or not 0 < self.factor <= _MAX_FACTOR:

@@ -33,7 +33,7 @@ TOWERS = (
 
 
 _IN_LATER_LAYERS = ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration")
-"""transformers' class names of models whose images are more than rows of the embedding."""
+"""transformers' class names of models that add images to the hidden states of later layers, too."""
 
 
 def is_multimodal(config: Mapping[str, Any]) -> bool:

@@ -22,17 +22,16 @@ class Pixels:
     num_tokens: int
     """The tokens from its first row to its last one."""
     num_between: int = 0
-    """The number of them that stand between rows and keep their own embeddings, as between the
-    lines of an image in Mistral 3. The encoder's result has rows in their places, too, which are
-    not used."""
+    """The number of tokens among `num_tokens` that keep their own embeddings, such as those between
+    the lines of an image in Mistral 3. In their places, the encoder's result has unused rows."""
     cost: int
     """The cost of the encoder's run, in prompt tokens of the model."""
     is_whole: bool = False
     """Whether its tokens see each other in the model's attention. One step computes them all then,
     and they are at most `MediaInfo.largest_span_tokens`."""
     grid: tuple[int, ...] = ()
-    """[frames, rows, columns] of its tokens, in the order of their places, for models in which the
-    place in an image is part of a token's position. Empty: positions count up, as in text."""
+    """[frames, rows, columns] of its tokens, which are in the order of rows. For models in which a
+    token's position depends on its place in the image. Empty: positions count up, as in text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +39,8 @@ class ProcessedImage:
     """The text and the items that stand in the place of one image in the prompt."""
 
     text: str
-    """Encoded with special tokens. It has the placeholder's text once per row of its items, and
-    nothing between those of one item but its `num_between` tokens."""
+    """Encoded with special tokens. It has the placeholder's text once per row of its items. Between
+    the placeholders of one item, only its `num_between` other tokens may stand."""
     items: tuple[Pixels, ...]
     """In the order of their places in `text`."""
 

@@ -1,4 +1,4 @@
-"""The start compares a prompt with an image with transformers' first layers."""
+"""The check at the start compares a prompt that has an image with transformers' first layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wrong_positions_are_refused(
     folder: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same model with transformers' positions starts."""
+    """The same model starts if its positions are those of transformers."""
     options = {"dtype": dtype, "max_model_len": 64, "num_gpu_blocks_override": 16}
     LLM(str(folder), **options).close()
     right = image_check.rotary_positions

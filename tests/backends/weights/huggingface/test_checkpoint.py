@@ -138,7 +138,7 @@ def test_a_missing_tensor_is_named(directory: Path) -> None:
 
 def make_multimodal(directory: Path, *names: str, **changes: Any) -> None:
     """Put the model into a multimodal one, with tensors of these names."""
-    whole = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": TEXT_CONFIG}
+    whole = {"architectures": ["LlavaForConditionalGeneration"], "text_config": TEXT_CONFIG}
     write(directory / "config.json", whole | changes)
     save_file(
         {name: torch.full((2,), float(i)) for i, name in enumerate(names)},

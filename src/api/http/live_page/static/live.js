@@ -32,7 +32,7 @@ function noteSteps(engines) {
     steps.set(engine, [...known, ...found.filter((step) => step.step_id > newest)].slice(-MAX_STEPS));
   }
   const ends = engines.map(({ engine }) => steps.get(engine).at(-1)?.step_id ?? -1);
-  lastStep = ends.length ? Math.min(...ends) : -1; // each engine counts its own steps
+  lastStep = ends.length ? Math.min(...ends) : -1; // each engine numbers its own steps
 }
 
 function allSteps() {
