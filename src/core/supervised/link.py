@@ -346,10 +346,9 @@ class EngineLink(asyncio.Protocol):
         stream.ignored_keywords = answer.ignored_keywords
 
     async def _send_pixels(self, stream: RemoteStream, size: int) -> None:
-        """Send the pixels of a request before the request, as fast as the engine reads them; `size`:
-        their bytes. Messages of other requests may go between them.
+        """Send the pixels of a request before the request, as fast as the engine reads them.
 
-        Messages of other requests may be sent between them. Raises EngineStoppedError if the engine
+        `size`: of all, in bytes. Messages of other requests may be sent between them. Raises EngineStoppedError if the engine
         is lost, or the request ends meanwhile.
         """
         number = stream.number

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLTextConfig
 
 from tests.backends.chosen import backends_of
 from tests.backends.random_weights import random_checkpoint
-from tests.oracle.architectures import MODELS
+from tests.oracle.architectures import MODELS, SIZES
 from tokenmill.backends.cpu.native.library import Library
 from tokenmill.backends.execution.in_process import ModelExecutor
 from tokenmill.backends.weights.config.architectures import TABLE
@@ -31,6 +32,11 @@ CONFIGS = {
     for name, model in MODELS.items()
     if model.within is None
 }
+CONFIGS["qwen2.5-vl"] = from_hf_config(
+    Qwen2_5_VLTextConfig(
+        **SIZES, rope_parameters={"rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+    ).to_dict()
+)
 
 
 def prompt_of_three_tokens(num_groups: int) -> StepPlan:

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from tokenmill.backends.weights.checkpoint import Checkpoint, open_checkpoint
+from tokenmill.backends.weights.huggingface import multimodal
 from tokenmill.backends.weights.packed import PackedWeights
 from tokenmill.core.errors import ConfigError
 
@@ -138,7 +139,7 @@ def test_a_missing_tensor_is_named(directory: Path) -> None:
 
 def make_multimodal(directory: Path, *names: str, **changes: Any) -> None:
     """Put the model into a multimodal one, with tensors of these names."""
-    whole = {"architectures": ["LlavaForConditionalGeneration"], "text_config": TEXT_CONFIG}
+    whole = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": TEXT_CONFIG}
     write(directory / "config.json", whole | changes)
     save_file(
         {name: torch.full((2,), float(i)) for i, name in enumerate(names)},
@@ -162,8 +163,13 @@ NEW_NAMES = (
 
 @pytest.mark.parametrize("names", [OLD_NAMES, NEW_NAMES])
 def test_of_a_multimodal_model_only_the_text_model_s_tensors_are_there(
-    directory: Path, names: tuple[str, ...], caplog: pytest.LogCaptureFixture
+    directory: Path,
+    names: tuple[str, ...],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """If its tower is computed nowhere, the log says so."""
+    monkeypatch.setattr(multimodal, "TOWERS", ())
     make_multimodal(directory, *names)
     with caplog.at_level("INFO", logger="tokenmill.model"):
         checkpoint = open_checkpoint(directory)
