@@ -148,6 +148,8 @@ def test_older_files_have_other_names(folder: Path, tmp_path: Path) -> None:
         ({}, {"vision_feature_layer": -5}, "must be one of the 3 layers"),
         ({}, {"projector_hidden_act": "mystery"}, "projector_hidden_act 'mystery'"),
         ({}, {"image_token_index": "[IMG]"}, "image_token_index"),
+        ({}, {"not_read": 1 << 64}, "config.json .* serialize"),
+        ({}, {"not_read": "\ud800"}, "config.json .* surrogates"),
     ],
 )
 def test_a_tower_that_cannot_be_computed_is_refused(
