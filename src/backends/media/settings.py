@@ -16,13 +16,17 @@ def with_kwargs(
     config: Mapping[str, Any], kwargs: Mapping[str, Any], known: Collection[str]
 ) -> dict[str, Any]:
     """The fields of `config`, of the processor in it, and `kwargs`, which take precedence in this
-    order. Raises ConfigError for kwargs that are not `known`."""
+    order. Raises ConfigError for kwargs that are not `known`, or if that processor has no
+    fields."""
     for name in kwargs:
         if name not in known:
             raise ConfigError(
                 f"--mm-processor-kwargs: there is no {name!r}{near_and_known(name, known)}"
             )
-    return {**config, **(config.get("image_processor") or {}), **kwargs}
+    processor = config.get("image_processor") or {}
+    if not isinstance(processor, Mapping):
+        raise ConfigError(f"image_processor must be an object, got {processor!r:.100}")
+    return {**config, **processor, **kwargs}
 
 
 def read_filter(given: Mapping[str, Any], default: int) -> int:

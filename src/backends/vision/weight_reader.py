@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -31,10 +32,7 @@ class WeightReader:
         """A tensor; one with more dimensions, as of a convolution, is flattened. Raises ConfigError
         when it is missing or has the wrong shape."""
         stored = self._files.stored(name)
-        if (
-            len(stored.shape) < len(shape)
-            or torch.Size(shape).numel() != torch.Size(stored.shape).numel()
-        ):
+        if len(stored.shape) < len(shape) or math.prod(shape) != math.prod(stored.shape):
             raise ConfigError(
                 f"{name} in {self._files.path} has shape {list(stored.shape)}, expected "
                 f"{list(shape)}"

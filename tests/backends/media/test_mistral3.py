@@ -51,7 +51,7 @@ def check_files(number: int, seed: int) -> None:
             found = ours(processor.process(image))
         except InvalidRequestError:
             num_refused += 1
-            with pytest.raises(ValueError, match="height=0|width=0|must be > 0"):
+            with pytest.raises(ValueError, match=r"height=0|width=0|must be > 0"):
                 theirs(file.data, config)
         else:
             assert np.array_equal(found, theirs(file.data, config)), file.name

@@ -52,6 +52,9 @@ def read_settings(config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Setti
     merge = _integer(given, "merge_size", vision["spatial_merge_size"], 1, 16)
     if (patch, merge) != (vision["patch_size"], vision["spatial_merge_size"]):
         raise ConfigError("patch_size and merge_size must be the encoder's (vision_config)")
+    full = vision["fullatt_block_indexes"]
+    if not isinstance(full, list | tuple) or any(type(at) is not int for at in full):
+        raise ConfigError(f"fullatt_block_indexes must be a list of integers, got {full!r:.100}")
     unit = patch * merge
     max_pixels = _integer(given, "max_pixels", _stated(given, "max_pixels", MAX_PIXELS), 1, LARGEST)
     if max_pixels < unit**2:
