@@ -16,14 +16,17 @@ def with_kwargs(
     config: Mapping[str, Any], kwargs: Mapping[str, Any], known: Collection[str]
 ) -> dict[str, Any]:
     """The fields of `config`, of the processor in it, and `kwargs`, which take precedence in this
-    order. Raises ConfigError for kwargs that are not `known`, and for images that would not become
-    RGB of the size that the encoder needs."""
+    order. Raises ConfigError for kwargs that are not `known`, if that processor has no fields, and
+    for images that would not become RGB of the size that the encoder needs."""
     for name in kwargs:
         if name not in known:
             raise ConfigError(
                 f"--mm-processor-kwargs: there is no {name!r}{near_and_known(name, known)}"
             )
-    given = {**config, **(config.get("image_processor") or {}), **kwargs}
+    processor = config.get("image_processor") or {}
+    if not isinstance(processor, Mapping):
+        raise ConfigError(f"image_processor must be an object, got {processor!r:.100}")
+    given = {**config, **processor, **kwargs}
     for name in ("do_resize", "do_convert_rgb"):
         if given.get(name) is False:
             raise ConfigError(f"{name} is false, which is not supported")

@@ -42,10 +42,13 @@ def read_pixel_scale(
 ) -> PixelScale:
     """Read the scale. `mean` and `std` are defaults. Raises ConfigError for wrong fields."""
     rescales = fields.flag("do_rescale", True)
+    divisors = _channels(fields, "image_std", std, 1.0)
+    if 0 in divisors:
+        raise ConfigError(f"image_std in {fields.source} must not have 0, which divides")
     return PixelScale(
         rescale_factor=fields.number("rescale_factor", 1 / 255) if rescales else 1.0,
         mean=_channels(fields, "image_mean", mean, 0.0),
-        std=_channels(fields, "image_std", std, 1.0),
+        std=divisors,
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
+from ...core.errors import ConfigError
+from ...core.processes.channels.messages import encode
 from ..weights.files.json_file import read_json
 from ..weights.packed import StoredTensor
 
@@ -55,13 +57,19 @@ class VisionSource:
 
 def image_fields(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     """All fields about images in a directory: `fields`, which are those of config.json, and the
-    fields of the files beside it. Raises ConfigError for a damaged file."""
+    fields of the files beside it. Raises ConfigError for a damaged file, and for values that cannot
+    be sent to another process."""
     found = dict(fields)
     for name in _FILES:
         if (path / name).exists():
             found |= read_json(path / name)
     nested = found.get("image_processor")
-    return found | nested if isinstance(nested, dict) else found
+    found = found | nested if isinstance(nested, dict) else found
+    try:
+        encode(found)
+    except (OverflowError, ValueError, RecursionError) as error:
+        raise ConfigError(f"config.json or {' or '.join(_FILES)} in {path}: {error}") from error
+    return found
 
 
 def tower_tensor(name: str) -> str | None:

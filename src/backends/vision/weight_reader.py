@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -31,10 +32,7 @@ class WeightReader:
         """Read a tensor. If it has more dimensions, as in a convolution, flatten it to `shape`.
         Raises ConfigError when the tensor is missing or has the wrong shape."""
         stored = self._files.stored(name)
-        if (
-            len(stored.shape) < len(shape)
-            or torch.Size(shape).numel() != torch.Size(stored.shape).numel()
-        ):
+        if len(stored.shape) < len(shape) or math.prod(shape) != math.prod(stored.shape):
             raise ConfigError(
                 f"{name} in {self._files.path} has shape {list(stored.shape)}, expected "
                 f"{list(shape)}"

@@ -348,8 +348,8 @@ class EngineLink(asyncio.Protocol):
     async def _send_pixels(self, stream: RemoteStream, size: int) -> None:
         """Send the pixels of a request before the request, as fast as the engine reads them.
 
-        `size`: of all, in bytes. Messages of other requests may be sent between them. Raises EngineStoppedError if the engine
-        is lost, or the request ends meanwhile.
+        `size`: of all, in bytes. Messages of other requests may be sent between them. Raises
+        EngineStoppedError if the engine is lost, or the request ends meanwhile.
         """
         number = stream.number
         self._sending[number] = size

@@ -36,14 +36,13 @@ class Curve:
     def __post_init__(self) -> None:
         if self.name not in CURVES:
             raise ConfigError(f"--arrivals must be one of {', '.join(CURVES)}, got {self.name!r}")
-        for name, lowest, highest in (
-            ("rate", 0.0, math.inf),
-            ("period", 0.0, math.inf),
-            ("burst_factor", 0.0, math.inf),
+        for flag, value in (
+            ("--request-rate", self.rate),
+            ("--period", self.period),
+            ("--burst-factor", self.burst_factor),
         ):
-            value = getattr(self, name)
-            if value is not None and not lowest < value < highest:
-                raise ConfigError(f"--{name.replace('_', '-')} must be positive, got {value}")
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{flag} must be positive, got {value}")
         for name in ("swing", "noise"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"--{name} must be in [0, 1], got {getattr(self, name)}")

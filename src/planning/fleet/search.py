@@ -29,6 +29,8 @@ def find_replicas(run: Callable[[int], FleetOutcome], goal: float, highest: int)
     """
     if not 0 < goal <= 1:
         raise ConfigError(f"--goal must be in (0, 1], got {goal}")
+    if highest < 1:
+        raise ConfigError(f"--max-replicas must be at least 1, got {highest}")
     outcomes: dict[int, FleetOutcome] = {}
 
     def is_enough(number: int) -> bool:

@@ -84,3 +84,8 @@ class FleetSettings:
                 raise ConfigError(
                     f"--lose must name replicas from 0 in order and times from 0, got {loss}"
                 )
+            if self.autoscaler is None and loss.last >= self.num_replicas:
+                raise ConfigError(
+                    f"--lose names replica {loss.last}, but the fleet has only the replicas 0 to "
+                    f"{self.num_replicas - 1}"
+                )

@@ -143,12 +143,17 @@ def test_older_files_have_other_names(folder: Path, tmp_path: Path) -> None:
         ({"num_hidden_layers": 4}, {}, "lacks the tensor"),
         ({"intermediate_size": 80}, {}, "has shape"),
         ({"rope_parameters": {"rope_type": "yarn"}}, {}, "rope_type 'yarn' is not supported"),
-        ({"rope_parameters": {"rope_theta": 0}}, {}, "rope_theta must be positive"),
+        ({"rope_parameters": {"rope_theta": 0}}, {}, "rope_theta must be above 0"),
         ({"hidden_size": 0}, {}, "must be positive"),
+        ({"patch_size": 2**31 - 1}, {}, "has shape"),
         ({}, {"vision_feature_layer": [1, 2]}, "must be one of the 3 layers"),
         ({}, {"vision_feature_layer": -5}, "must be one of the 3 layers"),
         ({}, {"projector_hidden_act": "mystery"}, "projector_hidden_act 'mystery'"),
         ({}, {"image_token_index": "[IMG]"}, "image_token_index"),
+        ({}, {"image_processor": 5}, "image_processor must be an object"),
+        ({}, {"image_processor": {"image_std": [1, 0, 1]}}, "image_std .* must not have 0"),
+        ({}, {"not_read": 1 << 64}, "config.json .* serialize"),
+        ({}, {"not_read": "\ud800"}, "config.json .* surrogates"),
     ],
 )
 def test_a_tower_that_cannot_be_computed_is_refused(

@@ -119,7 +119,8 @@ def test_names_of_newer_files_are_known(folder: Path, tmp_path: Path) -> None:
 
 REFUSED: dict[str, dict[str, Any]] = {
     "depth in .* must be from 1 to 1024": {"depth": 10**9},
-    "num_heads must divide": {"num_heads": 5},
+    "hidden_size / num_heads, must be a multiple of 4": {"num_heads": 16},
+    "fullatt_block_indexes must be a list of integers, got 1": {"fullatt_block_indexes": 1},
     "only images with 3 channels": {"in_channels": 4},
     "out_hidden_size must be the text model's hidden_size, 64, got 32": {"out_hidden_size": 32},
     "window_size must be at least": {"window_size": 8},

@@ -84,9 +84,11 @@ def random_run(seed: int) -> FleetOutcome:
         router=rng.choice(ROUTERS),
         times=make_times(UNEVEN),
         options=options,
-        num_replicas=rng.choice([1, 2, 4]),
+        num_replicas=(num_replicas := rng.choice([1, 2, 4])),
         start_seconds=0.5,
-        losses=(Loss(at=rng.uniform(0, 8), first=0, last=1),) if rng.random() < 0.6 else (),
+        losses=(Loss(at=rng.uniform(0, 8), first=0, last=min(1, num_replicas - 1)),)
+        if rng.random() < 0.6
+        else (),
         update_at=rng.uniform(0, 8) if rng.random() < 0.3 else None,
         autoscaler=rule if rng.random() < 0.3 else None,
     )

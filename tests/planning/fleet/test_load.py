@@ -37,7 +37,7 @@ def test_curves_that_cannot_be_are_refused() -> None:
         Curve(name="square")
     with pytest.raises(ConfigError, match="--swing must be in"):
         Curve(swing=2.0)
-    with pytest.raises(ConfigError, match="--rate must be positive"):
+    with pytest.raises(ConfigError, match="--request-rate must be positive"):
         Curve(rate=0.0)
 
 

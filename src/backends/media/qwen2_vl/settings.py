@@ -51,8 +51,8 @@ def read_settings(config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Setti
     if (patch, merge) != (vision["patch_size"], vision["spatial_merge_size"]):
         raise ConfigError("patch_size and merge_size must be the encoder's (vision_config)")
     full = vision["fullatt_block_indexes"]
-    if not isinstance(full, list | tuple) or not all(type(at) is int for at in full):
-        raise ConfigError(f"fullatt_block_indexes must be a list of integers, got {full!r:.50}")
+    if not isinstance(full, list | tuple) or any(type(at) is not int for at in full):
+        raise ConfigError(f"fullatt_block_indexes must be a list of integers, got {full!r:.100}")
     unit = patch * merge
     max_pixels = _integer(given, "max_pixels", _stated(given, "max_pixels", MAX_PIXELS), 1, LARGEST)
     if max_pixels < unit**2:

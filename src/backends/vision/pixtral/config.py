@@ -112,13 +112,13 @@ def _num_layers(fields: Fields, num_layers: int) -> int:
 
 
 def _rope_theta(vision: Fields) -> float:
-    rotary = vision.part("rope_parameters") or vision  # of older files
+    rotary = vision.part("rope_parameters") or vision  # older files have no such part
     kind = rotary.text("rope_type", _ROTARY[0])
     if kind not in _ROTARY:
         raise ConfigError(f"{rotary.source}: rope_type {kind!r:.50} is not supported")
     theta = rotary.number("rope_theta", 10_000.0)
     if theta <= 0:
-        raise ConfigError(f"{rotary.source}: rope_theta must be positive, got {theta}")
+        raise ConfigError(f"{rotary.source}: rope_theta must be above 0, got {theta}")
     return theta
 
 

@@ -106,8 +106,10 @@ def read_wrapped_config(fields: Mapping[str, Any], source: str) -> WrappedConfig
             )
     if vision.integer("in_channels", 3) != 3:
         raise ConfigError(f"{vision.source}: only images with 3 channels are supported")
-    if sizes["hidden_size"] % sizes["num_heads"]:
-        raise ConfigError(f"{vision.source}: num_heads must divide hidden_size")
+    if sizes["hidden_size"] % (4 * sizes["num_heads"]):
+        raise ConfigError(
+            f"{vision.source}: the size of a head, hidden_size / num_heads, must be a multiple of 4"
+        )
     if sizes["window_size"] < sizes["patch_size"] * sizes["spatial_merge_size"]:
         raise ConfigError(f"{vision.source}: window_size must be at least a token's size")
     text = whole.part("text_config") or whole

@@ -106,12 +106,14 @@ def test_a_recorded_workload_is_served(tmp_path: Path, capsys: pytest.CaptureFix
     [
         (("--lose", "soon=1"), "--lose must be TIME=FIRST-LAST"),
         (("--lose", "1=4-2"), "--lose must name replicas from 0 in order"),
+        (("--lose", "1=2-3"), "--lose names replica 3, but the fleet has only the replicas 0 to 2"),
+        (("--find-replicas", "--max-replicas", "0"), "--max-replicas must be at least 1"),
         (("--autoscale", "cpu=3"), "--autoscale must be requests=N or kv=N"),
         (("--autoscale", "kv"), "target and interval must be positive"),
         (("--router", "best"), "best"),
         (("--find-replicas", "--goal", "2"), "--goal must be in (0, 1]"),
         (("--find-replicas", "--lose", "1=0"), "--find-replicas takes no"),
-        (("--request-rate", "0"), "--rate must be positive"),
+        (("--request-rate", "0"), "--request-rate must be positive"),
         (("--tenants", "0"), "--tenants must be at least 1"),
     ],
 )
