@@ -143,5 +143,5 @@ def test_towers_that_cannot_be_computed_are_refused(folder: Path, tmp_path: Path
 
 
 def test_settings_of_the_processor_that_no_message_can_have_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--mm-processor-kwargs: .* serialize"):
+    with pytest.raises(ConfigError, match=r"--mm-processor-kwargs: .* serialize"):
         EngineConfig.from_options(mm_processor_kwargs='{"max_pixels": 99999999999999999999999}')
