@@ -47,8 +47,14 @@ def image_limit(limits: str | Mapping[str, object] | None) -> ImageLimit:
 
 
 def read_processor_kwargs(given: str | Mapping[str, object]) -> dict[str, object]:
-    """`mm_processor_kwargs` as a mapping. Raises ConfigError if it is none."""
-    return read_object("--mm-processor-kwargs", given, '{"do_image_splitting": false}')
+    """`mm_processor_kwargs` as a mapping. Raises ConfigError if it is none, and for values that
+    another process cannot get."""
+    found = read_object("--mm-processor-kwargs", given, '{"do_image_splitting": false}')
+    try:
+        msgspec.msgpack.encode(found)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ConfigError(f"--mm-processor-kwargs: {error}") from error
+    return found
 
 
 def _numbers(limit: object) -> Mapping[str, object]:

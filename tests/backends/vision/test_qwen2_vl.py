@@ -140,3 +140,8 @@ def test_towers_that_cannot_be_computed_are_refused(folder: Path, tmp_path: Path
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match=why):
         load(tmp_path)
+
+
+def test_settings_of_the_processor_that_no_message_can_have_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--mm-processor-kwargs: .* serialize"):
+        EngineConfig.from_options(mm_processor_kwargs='{"max_pixels": 99999999999999999999999}')
