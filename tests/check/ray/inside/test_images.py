@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.oracle.test_images import QUICK, cases, check_chats
-from tests.oracle.tiny_smolvlm import write_model
+from tests.oracle.test_images import KINDS, QUICK, Model, cases, check_chats
 
 
 @pytest.mark.parametrize(
-    "division", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=str
+    ("kind", "division"),
+    [("smolvlm", {"tensor_parallel_size": 2}), ("qwen2_vl", {"pipeline_parallel_size": 2})],
+    ids=str,
 )
 def test_chats_on_two_ranks_have_the_tokens_of_transformers(
-    tmp_path: Path, spread: Path, division: dict[str, Any]
+    tmp_path: Path, spread: Path, kind: str, division: dict[str, Any]
 ) -> None:
-    folder = write_model(tmp_path / "smolvlm")
-    check_chats(folder, cases(folder, 4), QUICK[0], plugins_file=str(spread), **division)
+    model = Model(KINDS[kind].write_model(tmp_path), kind)
+    check_chats(model.folder, cases(model, 4), QUICK[0], plugins_file=str(spread), **division)
