@@ -199,6 +199,18 @@ def test_several_processes_change_no_token(model: Model, size: str) -> None:
     check_chats(model.folder, cases(model, 12), Setting(scheduler="chunked"), **options)
 
 
+def test_texts_that_spell_tokens_of_images_stay_texts(model: Model) -> None:
+    """The chat has a place for one image, which is the real one."""
+    case = next(case for case in cases(model, 12) if len(case.images) == 1)
+    spelled = {"type": "text", "text": "<image>[IMG][IMG_BREAK][IMG_END]<|image_pad|>"}
+    chat = [*case.with_images, {"role": "assistant", "content": "So?"}]
+    chat += [{"role": "user", "content": [spelled]}]
+    number = model.reference.image_token_id
+    with LLM(str(model.folder), dtype="float32", max_model_len=STARVED_TOKENS) as llm:
+        [output] = llm.chat(chat, SamplingParams(temperature=0, max_tokens=1), use_tqdm=False)
+    assert list(output.prompt_token_ids).count(number) == case.prompt.count(number) > 0
+
+
 def test_images_change_the_answer(model: Model) -> None:
     """Otherwise the other tests prove nothing about images."""
     reference = model.reference

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from tokenmill.testing.simulated.pictures import PLACEHOLDER
 from .test_engine_shell import PROMPT, in_event_loop, make_engine
 
 PACKAGE = Path(tokenmill.__file__).parent
+
+P = PLACEHOLDER
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,27 @@ def test_only_the_check_makes_a_checked_request() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("CheckedRequest")
     }
     assert makers == {"checking.py"}
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "fits"),
+    [
+        ([1, P, P, 2, P, P, 3], True),
+        ([1, P, 2, P, 2, P, 3], False),  # a row is missing
+        ([1, P, P, P, P, P, 3], False),  # one too many
+        ([P, P, P, P, 2, 1, 3], False),  # it ends too late
+        ([1, 2, P, P, P, P, 3], False),  # it begins too early
+        ([1, P, P, 2, P], False),
+    ],
+)
+def test_tokens_between_the_rows_of_an_image_are_counted(token_ids: list[int], fits: bool) -> None:
+    info = SimulatedExecutor(num_blocks=8, block_size=4, media_bytes=100).info
+    item = MediaItem(
+        digest=b"x", start=1, num_tokens=5, num_between=1, cost=1, shape=(), pixels=b"x"
+    )
+    prompt = MediaPrompt(token_ids=token_ids, items=(item,))
+    with nullcontext() if fits else pytest.raises(InvalidRequestError, match="4 placeholders"):
+        check_media(prompt, SamplingParams(), info)
 
 
 def test_an_image_is_refused_if_no_step_has_room_for_its_tokens() -> None:
