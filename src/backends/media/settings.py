@@ -33,6 +33,15 @@ def with_kwargs(
     return given
 
 
+def other_models(config: Mapping[str, Any], model_types: Collection[str]) -> list[str]:
+    """The reason against a processor for `model_types`, if the model in `config` is of another
+    type; else nothing."""
+    kind = config.get("model_type")
+    if kind in model_types:
+        return []
+    return [f"models of type {kind!r:.50} process images in another way"]
+
+
 def part_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The fields of a part of config.json that are not null."""
     return {key: value for key, value in (config.get(name) or {}).items() if value is not None}

@@ -59,11 +59,14 @@ class LargestImage:
     """See MediaInfo.largest_span_tokens."""
 
 
-class TowerPlan(Protocol):
-    """A tower that is not loaded yet, described by the files of a model."""
+class TowerConfig(Protocol):
+    """The facts about a tower that the engine needs; each kind of tower has more of its own."""
 
     @property
-    def text_hidden_size(self) -> int: ...
+    def text_hidden_size(self) -> int:
+        """Length of a row, which is the text model's hidden size."""
+        ...
+
     @property
     def image_token_id(self) -> int:
         """See MediaInfo.placeholder_token_id."""
@@ -73,6 +76,18 @@ class TowerPlan(Protocol):
     def shown_token_id(self) -> int | None:
         """See MediaInfo."""
         ...
+
+    def run_bytes(self, height: int, width: int, itemsize: int) -> int:
+        """Estimate the bytes of memory for encoding one image of this size in pixels. Activations
+        have `itemsize` bytes per value."""
+        ...
+
+
+class TowerPlan(Protocol):
+    """A tower that is not loaded yet, described by the files of a model."""
+
+    @property
+    def config(self) -> TowerConfig: ...
 
     def largest_image(
         self,
@@ -90,11 +105,6 @@ class TowerPlan(Protocol):
 
     def images_at_once(self, device: torch.device) -> int:
         """See Tower.images_at_once."""
-        ...
-
-    def run_bytes(self, height: int, width: int, itemsize: int) -> int:
-        """Estimate the bytes of memory for encoding one image of this size in pixels. Activations
-        have `itemsize` bytes per value."""
         ...
 
     def weight_bytes(self, linear: type[LinearBackend], spec: LinearSpec) -> int:

@@ -67,7 +67,7 @@ class FoundVision:
     def encoder_bytes(self, device: torch.device) -> int:
         """Estimate the memory for one run of the tower, with all images that the device encodes at
         once."""
-        one = self.plan.run_bytes(*self.largest.run_shape, self.dtype.itemsize)
+        one = self.plan.config.run_bytes(*self.largest.run_shape, self.dtype.itemsize)
         return one * self.plan.images_at_once(device)
 
 
@@ -180,11 +180,11 @@ def _describe(
     kwargs, limit = config.mm_processor_kwargs or {}, config.image_limit
     assert not isinstance(kwargs, str), "EngineConfig has read it"
     largest = plan.largest_image(source.fields, kwargs, limit.width, limit.height)
-    bytes_per_token = plan.text_hidden_size * dtype.itemsize
+    bytes_per_token = plan.config.text_hidden_size * dtype.itemsize
     info = MediaInfo(
         config=source.fields,
-        placeholder_token_id=plan.image_token_id,
-        shown_token_id=plan.shown_token_id,
+        placeholder_token_id=plan.config.image_token_id,
+        shown_token_id=plan.config.shown_token_id,
         bytes_per_token=bytes_per_token,
         cache_bytes=limit.count * largest.num_tokens * bytes_per_token,
         largest_span_tokens=largest.span_tokens,

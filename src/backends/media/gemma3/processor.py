@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ....core.contract.providers.media_processing import MediaSample, Pixels, ProcessedImage
+from ..settings import other_models
 from .settings import MODEL_TYPES, read_settings
 
 if TYPE_CHECKING:
@@ -31,10 +32,7 @@ class Gemma3Processor:
     @classmethod
     def reasons_against(cls, config: Mapping[str, Any]) -> list[str]:
         """See MediaProcessor."""
-        model_type = config.get("model_type")
-        if model_type not in MODEL_TYPES:
-            return [f"models of type {model_type!r:.50} process images in another way"]
-        return []
+        return other_models(config, MODEL_TYPES)
 
     def __init__(self, config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:
         """See MediaProcessor."""

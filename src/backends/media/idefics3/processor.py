@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....core.contract.providers.media_processing import MediaSample, Pixels, ProcessedImage
 from ....core.errors import ConfigError
+from ..settings import other_models
 from .cost import cost_of_tile
 from .settings import MODEL_TYPES, read_settings
 from .sizes import Size, tiled_size, whole_size
@@ -35,9 +36,8 @@ class Idefics3Processor:
     @classmethod
     def reasons_against(cls, config: Mapping[str, Any]) -> list[str]:
         """See MediaProcessor."""
-        model_type = config.get("model_type")
-        if model_type not in MODEL_TYPES:
-            return [f"models of type {model_type!r:.50} process images in another way"]
+        if others := other_models(config, MODEL_TYPES):
+            return others
         try:
             read_settings(config, {})
         except ConfigError as error:

@@ -46,6 +46,8 @@ class PixtralConfig:
     text_hidden_size: int
     image_token_id: int
     """The token that rows replace."""
+    shown_token_id: int | None = None
+    """See MediaInfo."""
     scale: PixelScale
 
     def run_bytes(self, height: int, width: int, itemsize: int) -> int:

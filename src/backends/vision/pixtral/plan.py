@@ -30,18 +30,6 @@ class PixtralPlan:
 
     config: PixtralConfig
 
-    @property
-    def text_hidden_size(self) -> int:
-        return self.config.text_hidden_size
-
-    @property
-    def image_token_id(self) -> int:
-        return self.config.image_token_id
-
-    @property
-    def shown_token_id(self) -> int | None:
-        return None
-
     def largest_image(
         self,
         fields: Mapping[str, Any],
@@ -60,9 +48,6 @@ class PixtralPlan:
 
     def images_at_once(self, device: torch.device) -> int:
         return 1
-
-    def run_bytes(self, height: int, width: int, itemsize: int) -> int:
-        return self.config.run_bytes(height, width, itemsize)
 
     def weight_bytes(self, linear: type[LinearBackend], spec: LinearSpec) -> int:
         norms = self.config.hidden_size * (2 + 2 * self.config.num_layers)

@@ -30,7 +30,7 @@ _MAX_PATCHES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TowerConfig:
+class SiglipConfig:
     """A vision transformer, and the projection of its result into the text model."""
 
     num_layers: int
@@ -82,7 +82,7 @@ class TowerConfig:
         return max(entry, num_patches * widest * itemsize)
 
 
-def read_tower_config(fields: Mapping[str, Any], source: str) -> TowerConfig:
+def read_tower_config(fields: Mapping[str, Any], source: str) -> SiglipConfig:
     """Read the sizes; `fields` are those of `image_fields`. Raises ConfigError for values that are
     missing, or that cannot be computed."""
     whole = Fields(fields, source)
@@ -109,7 +109,7 @@ def read_tower_config(fields: Mapping[str, Any], source: str) -> TowerConfig:
         image_token_id, shown_token_id = whole.integer("image_token_id", 128257), None
     if not 0 < per_side**2 <= _MAX_PATCHES or factor < 1:
         raise ConfigError(f"{vision.source}: image_size, patch_size and scale_factor do not fit")
-    return TowerConfig(
+    return SiglipConfig(
         num_layers=sizes["num_hidden_layers"],
         hidden_size=sizes["hidden_size"],
         intermediate_size=sizes["intermediate_size"],

@@ -12,7 +12,7 @@ from ...linear.base import LinearBackend, Projection
 from ..patch_attention import find_patch_attention
 from ..source import TowerFiles
 from ..weight_reader import WeightReader
-from .config import TowerConfig
+from .config import SiglipConfig
 from .tower import LayerNorm, TowerLayer, VisionTower
 
 _PROJECTOR = "multi_modal_projector"
@@ -20,7 +20,7 @@ _PROJECTOR = "multi_modal_projector"
 
 def load_tower(
     files: TowerFiles,
-    config: TowerConfig,
+    config: SiglipConfig,
     *,
     dtype: torch.dtype,
     device: torch.device,
@@ -68,12 +68,12 @@ def load_tower(
     )
 
 
-def _norm(reader: WeightReader, name: str, size: int, config: TowerConfig) -> LayerNorm:
+def _norm(reader: WeightReader, name: str, size: int, config: SiglipConfig) -> LayerNorm:
     weight, bias = (reader.take(f"{name}.{part}", (size,)) for part in ("weight", "bias"))
     return LayerNorm(weight, bias, config.layer_norm_eps)
 
 
-def _projection(reader: WeightReader, config: TowerConfig) -> Projection:
+def _projection(reader: WeightReader, config: SiglipConfig) -> Projection:
     """The product with the last matrix, which has no bias. Gemma 3's is stored transposed."""
     shape = config.text_hidden_size, config.projected_size
     if config.pools:

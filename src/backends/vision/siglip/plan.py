@@ -15,7 +15,7 @@ from ...media.idefics3.processor import Idefics3Processor
 from ..base import LargestImage
 from ..source import TowerFiles
 from ..weight_reader import product_bytes
-from .config import TowerConfig, read_tower_config
+from .config import SiglipConfig, read_tower_config
 from .loading import load_tower
 from .tower import VisionTower, images_at_once
 
@@ -34,19 +34,7 @@ def read_siglip(fields: Mapping[str, Any], source: str) -> SiglipPlan:
 class SiglipPlan:
     """See TowerPlan."""
 
-    config: TowerConfig
-
-    @property
-    def text_hidden_size(self) -> int:
-        return self.config.text_hidden_size
-
-    @property
-    def image_token_id(self) -> int:
-        return self.config.image_token_id
-
-    @property
-    def shown_token_id(self) -> int | None:
-        return self.config.shown_token_id
+    config: SiglipConfig
 
     def largest_image(
         self,
@@ -68,9 +56,6 @@ class SiglipPlan:
 
     def images_at_once(self, device: torch.device) -> int:
         return images_at_once(device)
-
-    def run_bytes(self, height: int, width: int, itemsize: int) -> int:
-        return self.config.run_bytes(height, width, itemsize)
 
     def weight_bytes(self, linear: type[LinearBackend], spec: LinearSpec) -> int:
         config = self.config
@@ -96,7 +81,7 @@ class SiglipPlan:
         )
 
 
-def _products(config: TowerConfig) -> Iterator[tuple[int, int, bool]]:
+def _products(config: SiglipConfig) -> Iterator[tuple[int, int, bool]]:
     """Rows and inputs of each matrix, and whether it has a bias."""
     e, i = config.hidden_size, config.intermediate_size
     yield e, 3 * config.patch_size**2, True

@@ -20,7 +20,7 @@ from ...linear.base import ACTIVATIONS, Projection
 from ..dividing import divided
 from ..patch_attention import PatchAttention
 from ..pixel_scale import patches_of
-from .config import TowerConfig
+from .config import SiglipConfig
 
 
 def images_at_once(device: torch.device) -> int:
@@ -67,7 +67,7 @@ class TowerLayer:
 class VisionTower:
     """Encodes pixels."""
 
-    config: TowerConfig
+    config: SiglipConfig
     patches: Projection
     """From the numbers of a patch, [c * y * x], to [e]."""
     levels_vc: torch.Tensor

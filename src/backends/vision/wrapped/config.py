@@ -54,8 +54,10 @@ class WrappedConfig:
     """Number of frames of a patch. A still image is repeated for each frame."""
     window_size: int
     """The side of the attention windows of most layers, in pixels."""
-    out_hidden_size: int
+    text_hidden_size: int
     image_token_id: int
+    shown_token_id: int | None = None
+    """See MediaInfo."""
     scale: PixelScale
 
     @property
@@ -70,7 +72,7 @@ class WrappedConfig:
 
     def _weights(self) -> Iterator[tuple[int, int]]:
         """Rows and columns of each weight; 0 columns: a vector."""
-        e, i, t = self.hidden_size, self.intermediate_size, self.out_hidden_size
+        e, i, t = self.hidden_size, self.intermediate_size, self.text_hidden_size
         merged = e * self.spatial_merge_size**2
         yield e, 3 * self.temporal_patch_size * self.patch_size**2
         for _ in range(self.depth):
@@ -119,6 +121,7 @@ def read_wrapped_config(fields: Mapping[str, Any], source: str) -> WrappedConfig
             f"{text.integer('hidden_size')}, got {sizes['out_hidden_size']}"
         )
     return WrappedConfig(
+        text_hidden_size=sizes.pop("out_hidden_size"),
         **sizes,
         image_token_id=whole.integer("image_token_id", 151655),
         scale=read_pixel_scale(whole, CLIP_MEAN, CLIP_STD),

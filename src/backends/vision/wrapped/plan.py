@@ -44,18 +44,6 @@ class WrappedPlan:
     vision_fields: Mapping[str, Any]
     source: str
 
-    @property
-    def text_hidden_size(self) -> int:
-        return self.config.out_hidden_size
-
-    @property
-    def image_token_id(self) -> int:
-        return self.config.image_token_id
-
-    @property
-    def shown_token_id(self) -> int | None:
-        return None
-
     def largest_image(
         self,
         fields: Mapping[str, Any],
@@ -73,9 +61,6 @@ class WrappedPlan:
 
     def images_at_once(self, device: torch.device) -> int:
         return 1
-
-    def run_bytes(self, height: int, width: int, itemsize: int) -> int:
-        return self.config.run_bytes(height, width, itemsize)
 
     def weight_bytes(self, linear: type[LinearBackend], spec: LinearSpec) -> int:
         return self.config.num_parameters * spec.dtype.itemsize
